@@ -1,0 +1,39 @@
+"""Kolmogorov-Arnold Energy Models: generative models whose latent prior is a product of learned
+one-dimensional densities, sampled exactly in one pass."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import UserError as UserError
+    from .generators import KAN as KAN
+    from .model import KAEM as KAEM
+    from .posterior import ImportanceSampling as ImportanceSampling
+    from .priors import UnivariatePrior as UnivariatePrior
+    from .serialisation import load as load
+    from .training import fit as fit
+
+__version__ = "0.1.0"
+
+# Public names and where they live; imported on first use, so that `import kaem` is instant.
+_PUBLIC = {
+    "KAEM": "model",
+    "KAN": "generators",
+    "ImportanceSampling": "posterior",
+    "UnivariatePrior": "priors",
+    "UserError": "errors",
+    "fit": "training",
+    "load": "serialisation",
+}
+
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"kaem.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'kaem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

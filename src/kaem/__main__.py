@@ -1,0 +1,7 @@
+"""`python -m kaem` is `kaem`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

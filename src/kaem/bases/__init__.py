@@ -1,0 +1,21 @@
+"""Univariate functions: the energies of the prior and the edges of the KAN generator."""
+
+from .bspline import BSpline
+from .chebyshev import Chebyshev
+from .fourier import Fourier
+from .functions import ACTIVATIONS, BASES, Functions
+from .mexican_hat import MexicanHat
+from .morlet import Morlet
+from .rbf import RBF
+
+__all__ = [
+    "ACTIVATIONS",
+    "BASES",
+    "BSpline",
+    "Chebyshev",
+    "Fourier",
+    "Functions",
+    "MexicanHat",
+    "Morlet",
+    "RBF",
+]

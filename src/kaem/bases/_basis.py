@@ -1,0 +1,154 @@
+r"""Banks of univariate functions $f_{q,p}:\mathbb{R}\to\mathbb{R}$, $q\le Q$, $p\le P$.
+
+A Kolmogorov-Arnold layer with $P$ inputs and $Q$ outputs, and a KAEM prior with
+energies $f_{q,p}$, are the same object evaluated in three ways:
+
+- `bank(z)`         $f_{q,p}(z_{q,p})$, every function at its own point (the log-prior);
+- `bank.curves(x)`  $f_{q,p}(x_{p,n})$, all functions of input $p$ on shared nodes (tables);
+- `bank.layer(x)`   $\sum_p f_{q,p}(x_p)$ (the generator).
+
+Grids belong to the input $p$ and are shared by its $Q$ functions, so that a basis is
+evaluated once per input and `layer` and `curves` are matrix products.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+
+class AbstractBasis(eqx.Module):
+    """A bank of Q x P functions in one basis, without the base-activation branch."""
+
+    @abstractmethod
+    def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
+        """Each function at its own point."""
+
+    @abstractmethod
+    def curves(self, x: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
+        """All functions of input p on the nodes of p."""
+
+    @abstractmethod
+    def layer(self, x: Float[Array, " P"]) -> Float[Array, " Q"]:
+        """The sum over inputs, as in a Kolmogorov-Arnold layer."""
+
+    def expectation(
+        self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
+    ) -> Float[Array, "Q P"]:
+        r"""$\sum_n w_n f_{q,p}(z_n)$ for samples that are not differentiated."""
+        return jax.vmap(self, in_axes=-1, out_axes=-1)(jax.lax.stop_gradient(z)) @ weights
+
+    def regrid(
+        self,
+        samples: Float[Array, "P M"],
+        ratio: float,
+        bounds: Float[Array, "P 2"] | None = None,
+    ) -> Self:
+        """Adapt to where the inputs are, preserving the functions. Wavelets learn theirs."""
+        del samples, ratio, bounds
+        return self
+
+
+class LinearBasis(AbstractBasis):
+    r"""$f_{q,p}(z) = \sum_g c_{q,p,g}\, B_g(z; \mathrm{grid}_p)$: linear in the coefficients."""
+
+    grid: eqx.AbstractVar[Float[Array, "P G"]]
+    coefficients: eqx.AbstractVar[Float[Array, "Q P B"]]
+
+    @abstractmethod
+    def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
+        """The basis functions of every input at one point each."""
+
+    def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
+        return jnp.sum(jax.vmap(self.features)(z) * self.coefficients, axis=-1)
+
+    def curves(self, x: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
+        features = jax.vmap(self.features, in_axes=1)(x)
+        return jnp.einsum("npb,qpb->qpn", features, self.coefficients)
+
+    def layer(self, x: Float[Array, " P"]) -> Float[Array, " Q"]:
+        return jnp.einsum("pb,qpb->q", self.features(x), self.coefficients)
+
+    def feature_sums(
+        self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
+    ) -> Float[Array, "Q P B"]:
+        r"""$\sum_n w_n B_g(z_n)$."""
+
+        def term(z: Float[Array, "Q P"], weight: Float[Array, ""]) -> Float[Array, "Q P B"]:
+            return weight * jax.vmap(self.features)(z)
+
+        return sum_over_samples(term, z, weights)
+
+    def expectation(
+        self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
+    ) -> Float[Array, "Q P"]:
+        # Linear in the coefficients: sum the features first, then contract once.
+        sums = self.feature_sums(*jax.lax.stop_gradient((z, weights)))
+        return jnp.sum(sums * self.coefficients, axis=-1)
+
+    def regrid(
+        self,
+        samples: Float[Array, "P M"],
+        ratio: float,
+        bounds: Float[Array, "P 2"] | None = None,
+    ) -> Self:
+        from ._grid import regrid
+
+        return regrid(self, samples, ratio, bounds)
+
+
+def sum_over_samples(
+    term: Callable[[Float[Array, "Q P"], Float[Array, ""]], Any],
+    z: Float[Array, "Q P n"],
+    weights: Float[Array, " n"],
+) -> Any:
+    r"""$\sum_n \mathrm{term}(z_n, w_n)$, a few samples at a time.
+
+    All terms at once would not fit any cache. Samples are indexed on the last axis, as the
+    tables leave them: transposing them instead makes XLA run the tables in that layout too.
+    """
+
+    def add(n: Array, total: Any) -> Any:
+        z_n = jax.lax.dynamic_index_in_dim(z, n, axis=-1, keepdims=False)
+        return jax.tree.map(jnp.add, total, term(z_n, weights[n]))
+
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(term, z[..., 0], weights[0])
+    )
+    return jax.lax.fori_loop(0, z.shape[-1], add, zeros, unroll=min(10, z.shape[-1]))
+
+
+def uniform_grid(size: int, points: int, interval: tuple[float, float]) -> Float[Array, "P G"]:
+    """`points` equally spaced points on `interval`, for each of `size` inputs."""
+    lo, hi = interval
+    if not lo < hi:
+        raise ValueError(f"a grid needs an interval with lower < upper, got {interval}.")
+    return jnp.tile(jnp.linspace(lo, hi, points), (size, 1))
+
+
+def glorot(key: PRNGKeyArray, outputs: int, inputs: int) -> Float[Array, "Q P"]:
+    """Glorot-normal weights: variance 2 / (inputs + outputs)."""
+    return jax.random.normal(key, (outputs, inputs)) * (2 / (inputs + outputs)) ** 0.5
+
+
+def small_curve_coefficients(
+    basis: LinearBasis, key: PRNGKeyArray, amplitude: float, scale: float
+) -> Float[Array, "Q P B"]:
+    r"""Curves through uniform noise of width `amplitude / G` on the grid, with Glorot weights.
+
+    Table hp-nist's $\varepsilon$ and $\sigma_s$: functions start small but not identical.
+    """
+    from ._grid import features_on, least_squares
+
+    outputs, inputs, _ = basis.coefficients.shape
+    points = basis.grid.shape[1]
+    noise_key, scale_key = jax.random.split(key)
+    noise = (jax.random.uniform(noise_key, (outputs, inputs, points)) - 0.5) * amplitude / points
+    inverse = least_squares(features_on(basis, basis.grid))
+    curves = jnp.einsum("pbg,qpg->qpb", inverse, noise)
+    return curves * scale * glorot(scale_key, outputs, inputs)[..., None]

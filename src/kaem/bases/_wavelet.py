@@ -1,0 +1,66 @@
+r"""What the wavelets share: $f_{q,p}(z) = w_{q,p}\,\psi\big((z - \mu_{q,p})/s_{q,p}\big)$.
+
+Centre $\mu$, width $s$ and weight $w$ are trained, so no grid has to follow the samples.
+Widths are $s = \sqrt{r^2 + s_{\min}^2}$ of a free $r$: positive, with a floor that keeps every
+feature resolvable by the tables.
+"""
+
+from abc import abstractmethod
+from typing import Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._basis import AbstractBasis, glorot
+
+
+class Wavelet(AbstractBasis):
+    """One wavelet for each function, with trainable centre, width and weight."""
+
+    centre: Float[Array, "Q P"]
+    raw_width: Float[Array, "Q P"]
+    weight: Float[Array, "Q P"]
+    tau: Float[Array, ""]
+    width_floor: float = eqx.field(static=True, default=0.05)
+
+    @classmethod
+    def init(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        size: int,
+        interval: tuple[float, float],
+        amplitude: float,
+        scale: float,
+        key: PRNGKeyArray,
+    ) -> Self:
+        del size, amplitude  # a wavelet has no grid and no noise curve
+        centre_key, width_key, weight_key = jax.random.split(key, 3)
+        bound = (6 / (inputs + outputs)) ** 0.5  # Glorot-uniform
+        return cls(
+            centre=(interval[0] + interval[1]) / 2 + glorot(centre_key, outputs, inputs),
+            raw_width=jax.random.uniform(width_key, (outputs, inputs), minval=-bound, maxval=bound),
+            weight=glorot(weight_key, outputs, inputs) * scale,
+            tau=jnp.ones(()),
+        )
+
+    @property
+    def width(self) -> Float[Array, "Q P"]:
+        return jnp.sqrt(self.raw_width**2 + self.width_floor**2)
+
+    @abstractmethod
+    def mother(self, x: Array) -> Array:
+        r"""The mother wavelet $\psi(x)$."""
+
+    def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
+        return self.weight * self.mother((z - self.centre) / self.width)
+
+    def curves(self, x: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
+        scaled = (x - self.centre[..., None]) / self.width[..., None]
+        return self.weight[..., None] * self.mother(scaled)
+
+    def layer(self, x: Float[Array, " P"]) -> Float[Array, " Q"]:
+        return jnp.sum(self(x[None, :]), axis=1)

@@ -1,0 +1,53 @@
+r"""Cubic B-splines by the Cox-de Boor recursion, on a grid extended by three knots at each end."""
+
+from typing import Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._basis import LinearBasis, small_curve_coefficients, uniform_grid
+
+_DEGREE = 3
+
+
+class BSpline(LinearBasis):
+    """Cubic splines: twice continuously differentiable, locally supported."""
+
+    grid: Float[Array, "P G"]
+    coefficients: Float[Array, "Q P B"]
+
+    @classmethod
+    def init(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        size: int,
+        interval: tuple[float, float],
+        amplitude: float,
+        scale: float,
+        key: PRNGKeyArray,
+    ) -> Self:
+        basis = cls(
+            grid=uniform_grid(inputs, size + 1, interval),
+            coefficients=jnp.zeros((outputs, inputs, size + _DEGREE)),
+        )
+        coefficients = small_curve_coefficients(basis, key, amplitude, scale)
+        return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
+
+    def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
+        grid = jax.lax.stop_gradient(self.grid)
+        first, last = grid[:, 1:2] - grid[:, :1], grid[:, -1:] - grid[:, -2:-1]
+        steps = jnp.arange(1, _DEGREE + 1, dtype=grid.dtype)
+        knots = jnp.concatenate(
+            [grid[:, :1] - first * steps[::-1], grid, grid[:, -1:] + last * steps], axis=1
+        )
+        x = x[:, None]
+        b = ((x >= knots[:, :-1]) & (x < knots[:, 1:])).astype(x.dtype)
+        for k in range(1, _DEGREE + 1):
+            left = (x - knots[:, : -k - 1]) / (knots[:, k:-1] - knots[:, : -k - 1])
+            right = (knots[:, k + 1 :] - x) / (knots[:, k + 1 :] - knots[:, 1:-k])
+            b = left * b[:, :-1] + right * b[:, 1:]
+        return b

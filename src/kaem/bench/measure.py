@@ -1,0 +1,35 @@
+"""Timing side by side: variants take turns in one process, and medians are compared."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def interleaved(
+    variants: Mapping[str, Callable[[], Any]], repeats: int, warmups: int = 2
+) -> dict[str, dict[str, Any]]:
+    """Seconds per call of each variant: median, quartiles and every time, measured in turns.
+
+    Turns share whatever else the machine is doing, so ratios of medians hold where times wander.
+    """
+    for call in variants.values():
+        for _ in range(warmups):
+            jax.block_until_ready(call())
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(repeats):
+        for name, call in variants.items():
+            began = time.perf_counter()
+            jax.block_until_ready(call())
+            times[name].append(time.perf_counter() - began)
+    return {
+        name: {
+            "median": float(np.median(t)),
+            "lower_quartile": float(np.quantile(t, 0.25)),
+            "upper_quartile": float(np.quantile(t, 0.75)),
+            "times": t,
+        }
+        for name, t in times.items()
+    }

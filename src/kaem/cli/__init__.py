@@ -1,0 +1,81 @@
+"""The command line: `kaem VERB ... [--json]`.
+
+Exit codes: 0 done, 2 a user's mistake (one paragraph on standard error, no traceback), 130
+interrupted. One module per verb, imported when used; parsing imports nothing heavy.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..errors import UserError
+
+VERBS = {
+    "train": "train a preset, or a model of your own data",
+    "sample": "draw samples from a trained run, in one pass",
+    "plot": "draw figures: densities, training",
+    "info": "versions and devices, or what a run is",
+    "data": "datasets: list, check, fetch",
+    "bench": "benchmarks: exactness, importance",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with messages that begin in our words and exit with code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. See `{self.prog} --help`.")
+
+
+def parser() -> argparse.ArgumentParser:
+    from .. import __version__
+
+    top = Parser(
+        prog="kaem",
+        description="Kolmogorov-Arnold Energy Models: train, sample, look inside, ship.",
+    )
+    top.add_argument("--version", action="version", version=f"kaem {__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, summary in VERBS.items():
+        sub = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:])
+        importlib.import_module(f".{verb}", __name__).configure(sub)
+        for leaf in _leaves(sub):
+            leaf.add_argument("--json", action="store_true", help="print one JSON object")
+    return top
+
+
+def _leaves(sub: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    nested = [a for a in sub._actions if isinstance(a, argparse._SubParsersAction)]
+    return [p for action in nested for p in action.choices.values()] or [sub]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = parser().parse_args(arguments)
+        module = importlib.import_module(f".{options.verb}", __name__)
+        result: dict[str, Any] | None = module.run(options)
+        if options.json and result is not None:
+            print(json.dumps(result, indent=2, allow_nan=True))
+        return 130 if result and result.get("interrupted") else 0
+    except UserError as error:
+        message = str(error)
+    except MemoryError:
+        message = "out of memory; lower training.batch_size, posterior.samples or -n."
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        # A full disk, a missing permission: theirs to fix. Files are written atomically.
+        place = f" ({error.filename})" if error.filename else ""
+        message = f"{error.strerror or error}{place}; earlier files are unchanged."
+    print(f"kaem: {message}", file=sys.stderr)
+    return 2

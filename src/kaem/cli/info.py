@@ -1,0 +1,64 @@
+"""`kaem info [RUN]`: versions and devices, or what a run is and how far it got."""
+
+import argparse
+import platform
+from typing import Any
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run folder")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    result = _run(options.run) if options.run else _machine()
+    if not options.json:
+        for name, value in result.items():
+            text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            print(f"{name:<14}{text}")
+    return result
+
+
+def _machine() -> dict[str, Any]:
+    import os
+    from importlib.metadata import PackageNotFoundError, version
+
+    import jax
+
+    from ..data import search_folders
+    from ..training.config import preset_names
+
+    versions = {}
+    for package in ("kaem", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "matplotlib"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "devices": ", ".join(str(d) for d in jax.devices()),
+        "cores": os.cpu_count(),
+        "presets": ", ".join(preset_names()),
+        "data folders": ", ".join(str(f) for f in search_folders()),
+    }
+
+
+def _run(path: str) -> dict[str, Any]:
+    from ..training import checkpoint
+    from ..training.run import Run
+
+    run = Run.open(path)
+    record, history = run.record(), run.history()
+    config = run.config()
+    last = history[-1] if history else {}
+    return {
+        "run": str(run.path),
+        "what": record.get("what"),
+        "created": record.get("created"),
+        "data": f"{config.data.name} {record.get('data', {}).get('shape')}",
+        "progress": f"step {last.get('step', 0)} of {config.training.steps}",
+        "checkpoints": checkpoint.steps(run.checkpoints),
+        "model": run.model_file.is_file(),
+        "versions": record.get("versions", {}),
+        "metrics": last,
+    }

@@ -1,0 +1,69 @@
+"""Progress: a rich bar on a terminal, plain lines elsewhere, nothing at all with `--json`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    def log(self, step: int, metrics: dict[str, float], speed: float) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+def _summary(metrics: dict[str, float]) -> str:
+    return (
+        f"log-likelihood {metrics['log_likelihood']:.1f}  log-prior {metrics['log_prior']:.1f}"
+        f"  ESS {metrics['ess']:.1f}"
+    )
+
+
+class _Plain:
+    def __init__(self, total: int, every: float) -> None:
+        self.total, self.every, self.last = total, every, 0.0
+
+    def log(self, step: int, metrics: dict[str, float], speed: float) -> None:
+        now = time.monotonic()
+        if now - self.last < self.every and step < self.total:
+            return
+        self.last = now
+        rate = "" if speed != speed else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
+        print(f"step {step}/{self.total}  {_summary(metrics)}{rate}", file=sys.stderr, flush=True)
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+
+class _Bar:
+    def __init__(self, bar: Any, task: Any) -> None:
+        self.bar, self.task = bar, task
+
+    def log(self, step: int, metrics: dict[str, float], speed: float) -> None:
+        rate = "" if speed != speed else f"{speed:.1f}/s"
+        self.bar.update(self.task, completed=step, info=_summary(metrics), rate=rate)
+
+    def say(self, message: str) -> None:
+        self.bar.console.print(message, highlight=False, markup=False)
+
+
+@contextmanager
+def progress(total: int, start: int = 0, every: float = 5.0) -> Iterator[Progress]:
+    """A reporter for `total` steps, on standard error."""
+    if not sys.stderr.isatty():
+        yield _Plain(total, every)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    with RichProgress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[info]}"),
+        console=Console(stderr=True),
+    ) as bar:
+        yield _Bar(bar, bar.add_task("train", total=total, completed=start, info="compiling", rate=""))

@@ -1,0 +1,54 @@
+"""`kaem sample RUN`: new data points, in one pass."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder or a .safetensors model")
+    parser.add_argument("-n", type=int, default=64, metavar="N", help="how many (default 64)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="samples.png", help=".png sheet or .npz arrays"
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    output = Path(options.output)
+    if options.n < 1:
+        raise UserError(f"-n must be at least 1, got {options.n}.")
+    if options.seed < 0:
+        raise UserError(f"--seed must not be negative, got {options.seed}.")
+    if output.suffix not in (".png", ".npz"):
+        raise UserError(f"-o takes a .png or .npz file, got {output}.")
+
+    import io
+
+    import equinox as eqx
+    import jax
+    import numpy as np
+
+    from ..interpret.figures import sample_sheet, save_png
+    from ..serialisation import load, write_atomically
+
+    model = load(options.run)
+    if output.suffix == ".png" and len(model.data_shape) != 3:
+        raise UserError(
+            f"the model makes data of shape {model.data_shape}, not images; use -o FILE.npz."
+        )
+    draw = eqx.filter_jit(lambda model, key, n: model.sample(key, n))
+    chunk = min(options.n, 1000)
+    keys = jax.random.split(jax.random.key(options.seed), -(-options.n // chunk))
+    x = np.concatenate([np.asarray(draw(model, key, chunk)) for key in keys])[: options.n]
+    if output.suffix == ".png":
+        save_png(output, sample_sheet(x))
+    else:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, x=x)
+        write_atomically(output, buffer.getvalue())
+    if not options.json:
+        print(f"wrote {options.n} samples to {output}")
+    return {"output": str(output), "n": options.n, "shape": list(x.shape), "seed": options.seed}

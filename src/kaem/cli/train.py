@@ -1,0 +1,137 @@
+"""`kaem train WHAT`: a preset, or the path of your own data."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="WHAT", help="a preset (quickstart, mnist, ...) or a path")
+    parser.add_argument("--data", metavar="PATH", help="where a preset finds its data")
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML, or a run's config.json")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="change one setting"
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="updates (training.steps)")
+    parser.add_argument("--seed", type=int, metavar="N", help="training.seed")
+    parser.add_argument("--out", metavar="RUN", help="the run folder (default runs/WHAT)")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show shapes, sizes and speed; write nothing"
+    )
+
+
+def resolve(options: argparse.Namespace) -> Any:
+    """The settings that the options ask for."""
+    from ..training.config import Config, merge, override, preset_names, read_file, read_preset
+
+    what = options.what
+    if what in preset_names():
+        values = read_preset(what)
+    elif Path(what).exists():
+        values = merge(read_preset("quickstart"), {"data": {"name": what, "limit": None}})
+    else:
+        values = read_preset(what)  # which says what is wrong
+    if options.config:
+        given = read_file(Path(options.config))
+        values = merge(values, given.get("settings", given))
+    if options.data:
+        values = merge(values, {"data": {"name": options.data}})
+    for name in ("steps", "seed"):
+        if getattr(options, name) is not None:
+            values = merge(values, {"training": {name: getattr(options, name)}})
+    for assignment in options.set:
+        values = override(values, assignment)
+    return Config.from_dict(values)
+
+
+def _resumed(options: argparse.Namespace, out: Path) -> Any:
+    """The settings of the run itself; only its length and the data's place may change."""
+    from dataclasses import replace
+
+    from ..training.run import Run
+
+    run = Run.open(out)
+    recorded = run.record().get("what")
+    if recorded != options.what:
+        raise UserError(f"{out} is a run of {recorded!r}, not of {options.what!r}.")
+    if options.set or options.config or options.seed is not None:
+        raise UserError(
+            "--resume continues a run with its own settings; leave out --set, --config and --seed "
+            "(--steps and --data may be given)."
+        )
+    config = run.config()
+    if options.steps is not None:
+        config = replace(config, training=replace(config.training, steps=options.steps))
+    if options.data:
+        config = replace(config, data=replace(config.data, name=options.data))
+    return config
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    out = Path(options.out or f"runs/{Path(options.what).stem}")
+    if not options.resume and not options.dry_run and out.exists() and (
+        not out.is_dir() or any(out.iterdir())
+    ):
+        raise UserError(
+            f"{out} already exists. Continue it with --resume, or choose another folder with --out."
+        )
+    config = _resumed(options, out) if options.resume else resolve(options)
+
+    from ..training import run as runs
+
+    x = runs.training_data(config)
+    if options.dry_run:
+        from ..training.dry_run import dry_run, render
+
+        plan = dry_run(config, x)
+        if not options.json:
+            print(render(plan))
+        return plan
+    if options.resume:
+        this = runs.Run.open(out)
+    else:
+        from ..training.build import build_model, build_posterior
+
+        build_model(config, x.shape[1:])  # settings that make no model leave no folder behind
+        build_posterior(config)
+        this = runs.start(out, options.what, config, x)
+
+    from .progress import progress
+
+    with progress(config.training.steps) as reporter:
+        if not options.resume:
+            reporter.say(
+                f"training {options.what} on {len(x)} examples of shape {x.shape[1:]} into {out}"
+            )
+        outcome = runs.train(
+            this, config, x, resuming=options.resume, on_log=reporter.log, say=reporter.say
+        )
+    result = {
+        "run": str(out),
+        "step": outcome.step,
+        "interrupted": outcome.interrupted,
+        "seconds": outcome.seconds,
+        "updates_per_second": outcome.updates_per_second,
+        "metrics": outcome.metrics,
+    }
+    if outcome.interrupted:
+        print(
+            f"stopped at step {outcome.step}; continue with "
+            f"`kaem train {options.what} --out {out} --resume`",
+            file=sys.stderr,
+        )
+        return result
+    written = runs.finish(this)
+    result["files"] = [str(path) for path in written]
+    if not options.json:
+        print(
+            f"trained to step {outcome.step} in {outcome.seconds:.0f} s "
+            f"({outcome.updates_per_second:.1f} updates/s). Look at:"
+        )
+        for path in written:
+            print(f"  {path}")
+    return result

@@ -1,0 +1,14 @@
+"""Data: by name from the registry, or from any path."""
+
+from .registry import DATASETS, Dataset, cache_folder, fetch, find, load, search_folders, verify
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "cache_folder",
+    "fetch",
+    "find",
+    "load",
+    "search_folders",
+    "verify",
+]

@@ -1,0 +1,86 @@
+"""One self-contained HTML page about a run: no network, no scripts."""
+
+import base64
+import html
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..model import KAEM
+from ..serialisation import write_atomically
+
+if TYPE_CHECKING:
+    from ..training.run import Run
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
+h1{margin-bottom:.2rem}h2{margin-top:2rem;border-bottom:1px solid #ddd}
+img{max-width:100%;height:auto}figure{margin:1rem 0}figcaption{color:#555;font-size:.9rem}
+table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
+code,pre{font:14px/1.4 ui-monospace,monospace;background:#f5f5f5;border-radius:3px;padding:.1rem .3rem}
+pre{padding:.6rem;overflow:auto}
+@media print{body{max-width:none;margin:0}h2{break-after:avoid}figure{break-inside:avoid}}
+"""
+
+
+def _figure(path: Path, caption: str) -> str:
+    if not path.is_file():
+        return ""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+    )
+
+
+def _table(rows: list[tuple[str, Any]]) -> str:
+    cells = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+def write_report(run: "Run", model: KAEM, path: Path) -> None:
+    """What was trained on what, what it makes, what it learned, and how to repeat it."""
+    record, history = run.record(), run.history()
+    last = history[-1] if history else {}
+    summary = model.prior.summary()
+    q, p = model.prior.shape
+    settings = record["settings"]
+    facts = [
+        ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
+        ("time", f"{last.get('seconds', 0):.0f} s of training in the last session"),
+        ("data", f"{settings['data']['name']}: {record['data']['shape']}"),
+        ("prior", f"{q} x {p} {settings['prior']['basis']} densities, reference {model.prior.reference}"),
+        ("generator", f"{settings['generator']['kind']}, to {model.data_shape}"),
+        ("tables", f"{model.prior.cells} cells, estimated CDF error {float(model.prior.table_error().max()):.1e}"),
+        ("departure", f"KL from the reference: mean {float(summary.departure.mean()):.3g}, largest {float(summary.departure.max()):.3g} nats"),
+        ("log-likelihood", f"{last.get('log_likelihood', float('nan')):.1f} nats per example"),
+        ("effective sample size", f"{last.get('ess', float('nan')):.1f} of {settings['posterior']['samples']}"),
+        ("versions", ", ".join(f"{k} {v}" for k, v in record["versions"].items())),
+    ]
+    assignments = json.dumps(settings, indent=2)
+    body = "".join(
+        [
+            f"<h1>{html.escape(run.path.resolve().name)}</h1>",
+            "<p>A Kolmogorov-Arnold energy model: its prior is a product of the one-dimensional densities below.</p>",
+            _table(facts),
+            "<h2>Samples</h2>",
+            _figure(run.figures / "samples.png", "100 samples, drawn in one pass"),
+            "<h2>What the prior learned</h2>",
+            _figure(run.figures / "densities.png", "Learned densities (shaded) against the reference (dashed), ordered by how far they moved"),
+            "<h2>Training</h2>",
+            _figure(run.figures / "training.png", "What was logged during training"),
+            "<h2>To repeat it</h2>",
+            f"<pre>kaem train {html.escape(record['what'])} --config config.json --seed {settings['training']['seed']}</pre>",
+            f"<details><summary>All settings</summary><pre>{html.escape(assignments)}</pre></details>",
+        ]
+    )
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{html.escape(run.path.resolve().name)} - KAEM run</title><style>{_STYLE}</style></head>"
+        f"<body>{body}</body></html>"
+    )
+    write_atomically(path, page.encode())

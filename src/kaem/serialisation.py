@@ -1,0 +1,151 @@
+"""Models as one `.safetensors` file: arrays in the body, structure in the header.
+
+The header describes a tree of known classes by name with their plain fields, so a file is
+read without running anything it contains: no pickle, no import by name.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from .bases import BASES, Functions
+from .errors import UserError
+from .generators import GENERATORS
+from .model import KAEM, ready
+from .priors import UnivariatePrior
+
+FORMAT = "kaem-model-1"
+_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (KAEM, UnivariatePrior, Functions, *BASES.values(), *GENERATORS.values())
+}
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write beside, flush to disk, rename: at any moment the file is the old one or the new one."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"could not write {path}: {error.strerror or error}. Nothing that was there before "
+            "is changed; free some space or choose another place, and try again."
+        ) from error
+
+
+def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    if eqx.is_array(value):
+        arrays[name] = np.asarray(value)
+        return {"array": name}
+    if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
+        fields = {
+            f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays)
+            for f in dataclasses.fields(value)
+        }
+        return {"class": type(value).__name__, "fields": fields}
+    if isinstance(value, tuple):
+        return {"tuple": [_describe(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise UserError(f"a {type(value).__name__} at {name} cannot be saved in a model file.")
+
+
+def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
+    match node:
+        case {"array": str(name)}:
+            return jnp.asarray(read(name))
+        case {"tuple": list(items)}:
+            return tuple(_restore(item, read) for item in items)
+        case {"value": value} if value is None or isinstance(value, bool | int | float | str):
+            return value
+        case {"class": str(name), "fields": dict(fields)} if name in _CLASSES:
+            cls = _CLASSES[name]
+            expected = {f.name for f in dataclasses.fields(cls)}
+            if set(fields) != expected:
+                raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(expected)}")
+            module = object.__new__(cls)
+            for field, child in fields.items():
+                object.__setattr__(module, field, _restore(child, read))
+            return module
+    raise ValueError(f"unknown entry {str(node)[:60]!r}")
+
+
+def save(model: KAEM, path: str | os.PathLike[str], config: dict[str, Any] | None = None) -> None:
+    """Write `model` (and, if given, the `config` that made it) to `path`."""
+    arrays: dict[str, np.ndarray] = {}
+    model = eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
+    structure = _describe(model, "model", arrays)
+    header = {"format": FORMAT, "structure": json.dumps(structure)}
+    if config is not None:
+        header["config"] = json.dumps(config)
+    write_atomically(path, _sorted_header(to_bytes(arrays, header)))
+
+
+def _sorted_header(data: bytes) -> bytes:
+    """The same file with its header's keys in order: equal models are equal bytes."""
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + data[8 + size :]
+
+
+def load(path: str | os.PathLike[str]) -> KAEM:
+    """Read a model, with its tables refined and cached: ready to sample.
+
+    `path` is a `.safetensors` file or a run folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise UserError(f"there is no model at {path}; give a run folder or a .safetensors file.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise UserError(
+                    f"{path} is a safetensors file but not a KAEM model "
+                    f"(format {header.get('format')!r}, expected {FORMAT!r})."
+                )
+            model = _restore(json.loads(header["structure"]), file.get_tensor)
+        if not isinstance(model, KAEM):
+            raise ValueError(f"it holds a {type(model).__name__}")
+        _check(model)
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
+            "truncated or altered; use a checkpoint of the run, or train again."
+        ) from error
+    return ready(model)
+
+
+def _check(model: KAEM) -> None:
+    """That the pieces fit together and hold numbers, before anything is computed with them."""
+    u = jax.ShapeDtypeStruct((1, *model.prior.shape), jnp.float32)
+    made = jax.eval_shape(lambda m, u: m.generate(u), model, u)
+    if math.prod(made.shape[1:]) != math.prod(model.data_shape):
+        raise ValueError(f"it generates shape {made.shape[1:]}, not {model.data_shape}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+        if not np.isfinite(leaf).all():
+            raise ValueError(f"non-finite numbers in {jax.tree_util.keystr(path)}")

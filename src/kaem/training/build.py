@@ -1,0 +1,97 @@
+"""From settings to the objects they name."""
+
+import jax
+import numpy as np
+import optax
+
+from ..errors import UserError
+from ..generators import KAN
+from ..model import KAEM
+from ..posterior import ImportanceSampling
+from ..priors import UnivariatePrior
+from .config import Config, OptimiserConfig
+
+
+def build_model(config: Config, data_shape: tuple[int, ...]) -> KAEM:
+    """The untrained model of `config`, for data of shape `data_shape`."""
+    p, g = config.prior, config.generator
+    prior_key, generator_key = jax.random.split(jax.random.key(config.training.seed))
+    try:
+        prior = UnivariatePrior(
+            p.latents,
+            p.coordinates,
+            key=prior_key,
+            reference=p.reference,
+            domain=p.domain,
+            basis=p.basis,
+            grid_size=p.grid_size,
+            activation=p.activation,
+            cells=p.cells,
+            inverse_transform=p.inverse_transform,  # type: ignore[arg-type]
+            amplitude=p.amplitude,
+            base_mean=p.base_mean,
+            base_scale=p.base_scale,
+            basis_scale=p.basis_scale,
+        )
+        generator = KAN(
+            prior.shape[0],
+            data_shape,
+            key=generator_key,
+            depth=g.depth,
+            output=g.output,
+            basis=g.basis,
+            grid_size=g.grid_size,
+            activation=g.activation,
+            amplitude=g.amplitude,
+            base_mean=g.base_mean,
+            base_scale=g.base_scale,
+            basis_scale=g.basis_scale,
+        )
+        return KAEM(prior, generator, config.training.noise, g.noise)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"the settings do not make a model: {error}") from error
+
+
+def build_posterior(config: Config) -> ImportanceSampling:
+    p = config.posterior
+    try:
+        return ImportanceSampling(
+            p.samples, p.threshold, p.resampler, config.prior.negative_phase
+        )
+    except ValueError as error:
+        raise UserError(f"the settings do not make a posterior: {error}") from error
+
+
+def build_optimiser(config: OptimiserConfig, steps: int) -> optax.GradientTransformation:
+    """Adam with its own learning rate for the prior and for the generator."""
+
+    def adam(rate: float) -> optax.GradientTransformation:
+        schedule = optax.cosine_decay_schedule(rate, steps, 0.05)
+        b1, b2 = config.betas
+        return optax.adam(schedule if config.decay == "cosine" else rate, b1=b1, b2=b2)
+
+    def part(model: KAEM) -> KAEM:
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[0].name, model)
+
+    rates = {"prior": adam(config.prior_rate), "generator": adam(config.generator_rate)}
+    return optax.multi_transform(rates, part)
+
+
+def check_data(x: np.ndarray, config: Config, source: str) -> None:
+    """That the model of `config` can be trained on `x`."""
+    batch = config.training.batch_size
+    if len(x) < batch:
+        raise UserError(
+            f"{source} holds {len(x)} examples, fewer than a batch of {batch}; "
+            f"add data or lower training.batch_size."
+        )
+    if config.generator.output == "sigmoid" and x.dtype != np.uint8:
+        low, high = float(x.min()), float(x.max())
+        if low < 0 or high > 1:
+            raise UserError(
+                f"{source} has values from {low:.4g} to {high:.4g}, but a sigmoid generator makes "
+                "values in [0, 1]; scale the data (images: divide by 255), or use "
+                "`--set generator.output=identity`."
+            )

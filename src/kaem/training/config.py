@@ -1,0 +1,254 @@
+"""Settings: one tree of frozen dataclasses, from presets (TOML), files and `--set key=value`.
+
+Every default stands here and nowhere else on the way to a run; they are Table hp-nist's. A run's
+`config.json` is this tree, resolved.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import UserError
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    name: str = "mnist"  # a registered name or a path
+    key: str | None = None  # which array of a .npz file
+    limit: int | None = 50_000  # training examples used, the first ones
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    latents: int = 40  # P = n_z
+    coordinates: int | None = None  # Q; None is 2P + 1, as in KART
+    reference: str = "gaussian"
+    domain: tuple[float, float] | None = None  # None is the reference's own
+    basis: str = "rbf"
+    grid_size: int = 20
+    activation: str | None = "relu"  # the base branch; None leaves it out
+    amplitude: float = 0.1  # epsilon
+    base_mean: float = 1.0  # mu
+    base_scale: float = 1.0  # sigma_b
+    basis_scale: float = 1.0  # sigma_s
+    cells: int = 64  # of the tables, while training; doubled when `tolerance` is exceeded
+    tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
+    inverse_transform: str = "exact"  # or "paper"
+    negative_phase: str = "quadrature"  # or "sampled"
+
+
+@dataclass(frozen=True)
+class GeneratorConfig:
+    kind: str = "kan"
+    depth: int = 2  # layers of functions: Q -> 2Q + 1 -> data
+    basis: str = "rbf"
+    grid_size: int = 20
+    activation: str | None = "relu"
+    output: str = "sigmoid"
+    noise: float = 0.1  # sigma_epsilon, inside the generator
+    amplitude: float = 0.1
+    base_mean: float = 1.0
+    base_scale: float = 1.0
+    basis_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class PosteriorConfig:
+    kind: str = "importance"
+    samples: int = 100  # N_s, shared by the batch
+    threshold: float = 0.5  # gamma, of the effective sample size
+    resampler: str = "residual"
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    prior_rate: float = 1e-3
+    generator_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay: str = "constant"  # or "cosine", to a twentieth of the rates at the last step
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    prior: bool = True
+    generator: bool = True
+    interval: int = 100  # updates between grid updates ...
+    decay: float = 0.999  # ... whose frequency decays by this factor per update
+    ratio: float = 0.05  # uniform part of the new grid
+    samples: int = 100
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    steps: int = 5000
+    batch_size: int = 100
+    noise: float = 0.1  # sigma of the likelihood
+    seed: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 500
+    sample_every: int = 500
+    keep_checkpoints: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that determines a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    prior: PriorConfig = field(default_factory=PriorConfig)
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        t, o, g = self.training, self.optimiser, self.grid
+        positive = {
+            "training.steps": t.steps,
+            "training.batch_size": t.batch_size,
+            "training.log_every": t.log_every,
+            "training.checkpoint_every": t.checkpoint_every,
+            "training.sample_every": t.sample_every,
+            "training.keep_checkpoints": t.keep_checkpoints,
+            "training.noise": t.noise,
+            "prior.latents": self.prior.latents,
+            "prior.tolerance": self.prior.tolerance,
+            "posterior.samples": self.posterior.samples,
+            "grid.interval": g.interval,
+            "grid.samples": g.samples,
+        }
+        for name, value in positive.items():
+            if value <= 0:
+                raise UserError(f"{name} must be positive, got {value}.")
+        for name, value in {
+            "optimiser.prior_rate": o.prior_rate,
+            "optimiser.generator_rate": o.generator_rate,
+            "generator.noise": self.generator.noise,
+            "training.seed": t.seed,
+        }.items():
+            if value < 0:
+                raise UserError(f"{name} must not be negative, got {value}.")
+        for name, value in {"checkpoint_every": t.checkpoint_every}.items():
+            if value % t.log_every:
+                raise UserError(
+                    f"training.{name} must be a multiple of training.log_every, "
+                    f"got {value} and {t.log_every}."
+                )
+        if not (0 < g.decay <= 1 and 0 < g.ratio <= 1):
+            raise UserError(
+                f"grid.decay and grid.ratio must be in (0, 1], got {g.decay} and {g.ratio}."
+            )
+        for name, value, known in (
+            ("optimiser.decay", o.decay, ("constant", "cosine")),
+            ("prior.negative_phase", self.prior.negative_phase, ("quadrature", "sampled")),
+            ("posterior.kind", self.posterior.kind, ("importance",)),
+            ("generator.kind", self.generator.kind, ("kan",)),
+        ):
+            if value not in known:
+                raise UserError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> "Config":
+        return _section(Config, values, "")
+
+
+def _section(cls: type[Section], values: Any, where: str) -> Section:
+    if not isinstance(values, dict):
+        raise UserError(f"{where.rstrip('.')} must be a table of settings, got {values!r}.")
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, 1)
+            hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(hints)}."
+            raise UserError(f"there is no setting {where}{name}; {hint}")
+    made = {}
+    for name, value in values.items():
+        if dataclasses.is_dataclass(hints[name]):
+            made[name] = _section(hints[name], value, f"{where}{name}.")
+        else:
+            made[name] = _coerce(value, hints[name], f"{where}{name}")
+    return cls(**made)
+
+
+def _coerce(value: Any, hint: Any, name: str) -> Any:
+    """`value` as the annotated type, from TOML or JSON."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in options and value in (None, "none"):  # TOML has no null
+        return None
+    for option in options:
+        if option is bool and isinstance(value, bool):
+            return value
+        if option is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if option is str and isinstance(value, str):
+            return value
+        if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
+            inner = typing.get_args(option)
+            if len(inner) == len(value):
+                return tuple(_coerce(v, t, name) for v, t in zip(value, inner, strict=True))
+    names = " or ".join(getattr(o, "__name__", str(o)).replace("NoneType", "none") for o in options)
+    raise UserError(f"{name} must be of type {names}, got {value!r}.")
+
+
+def preset_names() -> list[str]:
+    folder = resources.files("kaem.presets")
+    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    if name not in preset_names():
+        near = difflib.get_close_matches(name, preset_names(), 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(
+            f"{name!r} is neither a preset nor an existing path.{hint} "
+            f"Presets: {', '.join(preset_names())}."
+        )
+    return tomllib.loads((resources.files("kaem.presets") / f"{name}.toml").read_text("utf8"))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Settings from a `.toml` file or a run's `.json`."""
+    try:
+        text = path.read_text("utf8")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the configuration {path} cannot be read: {error}.") from error
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = merge(old, value) if both else value
+    return merged
+
+
+def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
+    """Apply one `section.name=value`, the value in TOML or, failing that, as text."""
+    name, equals, text = assignment.partition("=")
+    path = name.strip().split(".")
+    if not equals or not all(path):
+        raise UserError(f"--set takes section.name=value, got {assignment!r}.")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for part in reversed(path):
+        value = {part: value}
+    return merge(values, value)

@@ -1,0 +1,257 @@
+"""A run folder: what `kaem train` writes, resumes and never overwrites."""
+
+import hashlib
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..data import load as load_data
+from ..errors import UserError
+from ..serialisation import save, write_atomically
+from . import checkpoint
+from .build import build_model, build_posterior, check_data
+from .config import Config
+from .loop import State, TrainingDiverged, initial_state, updates
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The paths of a run folder."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def model_file(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def history_file(self) -> Path:
+        return self.path / "history.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples"
+
+    @property
+    def figures(self) -> Path:
+        return self.path / "figures"
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> "Run":
+        """An existing run, or an error that says what is missing."""
+        run = Run(Path(path))
+        if not run.config_file.is_file():
+            raise UserError(
+                f"{run.path} is not a run folder (no config.json). Runs are made by `kaem train`."
+            )
+        return run
+
+    def record(self) -> dict[str, Any]:
+        return checkpoint.read_json(self.config_file)
+
+    def config(self) -> Config:
+        return Config.from_dict(self.record().get("settings", {}))
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every logged step; a last line cut off by a kill is ignored."""
+        if not self.history_file.is_file():
+            return []
+        records = []
+        for line in self.history_file.read_text("utf8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+
+def fingerprint(x: np.ndarray) -> dict[str, Any]:
+    """Enough of the data to notice that it changed."""
+    digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest}
+
+
+def training_data(config: Config) -> np.ndarray:
+    x = load_data(config.data.name, config.data.key)[: config.data.limit]
+    check_data(x, config, config.data.name)
+    return x
+
+
+def start(path: Path, what: str, config: Config, x: np.ndarray) -> Run:
+    """Make a new run folder; an existing one is never written into."""
+    run = Run(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(
+            f"{path} already exists. Continue it with --resume, or choose another folder with --out."
+        )
+    record = {
+        "what": what,
+        "settings": config.to_dict(),
+        "data": fingerprint(x),
+        "versions": {p: version(p) for p in ("kaem", "jax", "equinox", "optax", "numpy")},
+        "python": platform.python_version(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    write_atomically(run.config_file, json.dumps(record, indent=2).encode())
+    return run
+
+
+def resume(run: Run, state: State, x: np.ndarray) -> tuple[State, list[str]]:
+    """The state of the newest checkpoint, with the history cut back to it."""
+    recorded, got = run.record().get("data"), fingerprint(x)
+    if recorded != got:
+        raise UserError(
+            f"the data differs from what {run.path} was started on: got {got}, recorded "
+            f"{recorded}. Point --data to the same data, or start a new run."
+        )
+    state, notes = checkpoint.read(run.checkpoints, state)
+    kept = [json.dumps(r) + "\n" for r in run.history() if r["step"] <= state.step]
+    write_atomically(run.history_file, "".join(kept).encode())
+    return state, notes
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within, the first Ctrl-C (or SIGTERM) only raises a flag; the second interrupts at once."""
+    pressed = False
+
+    def handler(signum: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    try:
+        previous = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: signals are somebody else's
+        previous = {}
+    try:
+        yield lambda: pressed
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: at which step, whether by Ctrl-C, how fast, and the last metrics."""
+
+    step: int
+    interrupted: bool
+    seconds: float
+    updates_per_second: float
+    metrics: dict[str, float]
+
+
+def train(
+    run: Run,
+    config: Config,
+    x: np.ndarray,
+    *,
+    resuming: bool = False,
+    on_log: Callable[[int, dict[str, float], float], None] = lambda *_: None,
+    say: Report = lambda _: None,
+) -> Outcome:
+    """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
+    from ..interpret.figures import sample_sheet, save_png
+
+    t = config.training
+    state = initial_state(build_model(config, x.shape[1:]), config.optimiser, t.steps)
+    if resuming:
+        state, notes = resume(run, state, x)
+        for note in notes:
+            say(note)
+        say(f"resuming {run.path} at step {state.step} of {t.steps}")
+        if state.step > t.steps:
+            raise UserError(
+                f"{run.path} is already at step {state.step}, beyond --steps {t.steps}."
+            )
+    settings = run.record() | {"settings": config.to_dict()}
+    draw = eqx.filter_jit(lambda model, key: model.sample(key, 64))
+    metrics: dict[str, float] = {}
+    began = mark = time.perf_counter()
+    first = warm = state.step
+    speed = float("nan")
+    stopped = False
+
+    def keep(state: State) -> None:
+        checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
+        save(state.model, run.model_file, settings)
+
+    try:
+        with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:
+            for boundary in updates(state, x, build_posterior(config), config):
+                state = boundary.state
+                if state.step % t.sample_every == 0:
+                    images = draw(state.model, jax.random.key(t.seed))
+                    if len(x.shape) == 4:
+                        save_png(run.samples / f"{state.step:08d}.png", sample_sheet(images))
+                if boundary.metrics is None:
+                    continue
+                metrics, now = boundary.metrics, time.perf_counter()
+                for note in boundary.notes:
+                    say(note)
+                if warm == first:  # the first window compiles
+                    mark, warm = now, state.step
+                else:
+                    speed = (state.step - warm) / (now - mark)
+                record = {"step": state.step, "seconds": round(now - began, 3), **metrics}
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+                on_log(state.step, metrics, speed)
+                stopped = interrupted() and state.step < t.steps
+                if stopped or state.step % t.checkpoint_every == 0 or state.step == t.steps:
+                    keep(state)
+                if stopped:
+                    break
+    except TrainingDiverged as error:
+        keep(error.state)
+        raise
+    if not run.model_file.is_file() or first == state.step:
+        keep(state)
+    seconds = time.perf_counter() - began
+    return Outcome(state.step, stopped, seconds, speed, metrics)
+
+
+def finish(run: Run, say: Report = lambda _: None) -> list[Path]:
+    """Samples, figures and the report of a finished run."""
+    from ..interpret.figures import density_sheet, sample_sheet, save_png, training_curves
+    from ..interpret.report import write_report
+    from ..serialisation import load
+
+    model = load(run.model_file)
+    written = []
+    if len(model.data_shape) == 3:
+        key = jax.random.key(run.config().training.seed)
+        written.append(run.figures / "samples.png")
+        save_png(written[-1], sample_sheet(model.sample(key, 100)))
+    written += [run.figures / "densities.png", run.figures / "training.png"]
+    density_sheet(model.prior, written[-2])
+    training_curves(run.history(), written[-1])
+    written.append(run.path / "report.html")
+    write_report(run, model, written[-1])
+    for path in written:
+        say(f"wrote {path}")
+    return written
