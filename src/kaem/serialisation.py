@@ -27,10 +27,14 @@ from .model import KAEM, ready
 from .priors import UnivariatePrior
 
 FORMAT = "kaem-model-1"
-_CLASSES: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (KAEM, UnivariatePrior, Functions, *BASES.values(), *GENERATORS.values())
-}
+_KNOWN: tuple[type, ...] = (
+    KAEM,
+    UnivariatePrior,
+    Functions,
+    *BASES.values(),
+    *GENERATORS.values(),
+)
+_CLASSES = {cls.__name__: cls for cls in _KNOWN}
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -82,7 +86,7 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             expected = {f.name for f in dataclasses.fields(cls)}
             if set(fields) != expected:
                 raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(expected)}")
-            module = object.__new__(cls)
+            module: Any = object.__new__(cls)
             for field, child in fields.items():
                 object.__setattr__(module, field, _restore(child, read))
             return module

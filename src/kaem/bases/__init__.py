@@ -11,11 +11,11 @@ from .rbf import RBF
 __all__ = [
     "ACTIVATIONS",
     "BASES",
+    "RBF",
     "BSpline",
     "Chebyshev",
     "Fourier",
     "Functions",
     "MexicanHat",
     "Morlet",
-    "RBF",
 ]

@@ -18,12 +18,27 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-
 
 
 class AbstractBasis(eqx.Module):
     """A bank of Q x P functions in one basis, without the base-activation branch."""
+
+    @classmethod
+    @abstractmethod
+    def init(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        size: int,
+        interval: tuple[float, float],
+        amplitude: float,
+        scale: float,
+        rng: np.random.Generator,
+    ) -> Self:
+        """A new bank of Q = `outputs` times P = `inputs` small functions."""
 
     @abstractmethod
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
@@ -123,21 +138,30 @@ def sum_over_samples(
     return jax.lax.fori_loop(0, z.shape[-1], add, zeros, unroll=min(10, z.shape[-1]))
 
 
+def host_rng(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's generator seeded by a JAX key: initialising a model then compiles nothing."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+
 def uniform_grid(size: int, points: int, interval: tuple[float, float]) -> Float[Array, "P G"]:
     """`points` equally spaced points on `interval`, for each of `size` inputs."""
     lo, hi = interval
     if not lo < hi:
         raise ValueError(f"a grid needs an interval with lower < upper, got {interval}.")
-    return jnp.tile(jnp.linspace(lo, hi, points), (size, 1))
+    return as_array(np.tile(np.linspace(lo, hi, points), (size, 1)))
 
 
-def glorot(key: PRNGKeyArray, outputs: int, inputs: int) -> Float[Array, "Q P"]:
+def as_array(values: np.ndarray) -> Array:
+    return jnp.asarray(values.astype(np.float32))
+
+
+def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndarray, "Q P"]:
     """Glorot-normal weights: variance 2 / (inputs + outputs)."""
-    return jax.random.normal(key, (outputs, inputs)) * (2 / (inputs + outputs)) ** 0.5
+    return rng.normal(0, (2 / (inputs + outputs)) ** 0.5, (outputs, inputs))
 
 
 def small_curve_coefficients(
-    basis: LinearBasis, key: PRNGKeyArray, amplitude: float, scale: float
+    basis: LinearBasis, rng: np.random.Generator, amplitude: float, scale: float
 ) -> Float[Array, "Q P B"]:
     r"""Curves through uniform noise of width `amplitude / G` on the grid, with Glorot weights.
 
@@ -147,8 +171,7 @@ def small_curve_coefficients(
 
     outputs, inputs, _ = basis.coefficients.shape
     points = basis.grid.shape[1]
-    noise_key, scale_key = jax.random.split(key)
-    noise = (jax.random.uniform(noise_key, (outputs, inputs, points)) - 0.5) * amplitude / points
-    inverse = least_squares(features_on(basis, basis.grid))
-    curves = jnp.einsum("pbg,qpg->qpb", inverse, noise)
-    return curves * scale * glorot(scale_key, outputs, inputs)[..., None]
+    noise = rng.uniform(-0.5, 0.5, (outputs, inputs, points)) * amplitude / points
+    first = eqx.tree_at(lambda b: b.grid, basis, basis.grid[:1])  # all inputs start alike
+    inverse = np.asarray(least_squares(features_on(first, first.grid)))[0]
+    return as_array(noise @ inverse.T * scale * glorot(rng, outputs, inputs)[..., None])

@@ -9,11 +9,11 @@ from abc import abstractmethod
 from typing import Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float
 
-from ._basis import AbstractBasis, glorot
+from ._basis import AbstractBasis, as_array, glorot
 
 
 class Wavelet(AbstractBasis):
@@ -35,16 +35,15 @@ class Wavelet(AbstractBasis):
         interval: tuple[float, float],
         amplitude: float,
         scale: float,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ) -> Self:
         del size, amplitude  # a wavelet has no grid and no noise curve
-        centre_key, width_key, weight_key = jax.random.split(key, 3)
         bound = (6 / (inputs + outputs)) ** 0.5  # Glorot-uniform
         return cls(
-            centre=(interval[0] + interval[1]) / 2 + glorot(centre_key, outputs, inputs),
-            raw_width=jax.random.uniform(width_key, (outputs, inputs), minval=-bound, maxval=bound),
-            weight=glorot(weight_key, outputs, inputs) * scale,
-            tau=jnp.ones(()),
+            centre=as_array((interval[0] + interval[1]) / 2 + glorot(rng, outputs, inputs)),
+            raw_width=as_array(rng.uniform(-bound, bound, (outputs, inputs))),
+            weight=as_array(glorot(rng, outputs, inputs) * scale),
+            tau=as_array(np.ones(())),
         )
 
     @property

@@ -5,7 +5,8 @@ from typing import Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float
 
 from ._basis import LinearBasis, small_curve_coefficients, uniform_grid
 
@@ -28,13 +29,13 @@ class BSpline(LinearBasis):
         interval: tuple[float, float],
         amplitude: float,
         scale: float,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ) -> Self:
         basis = cls(
             grid=uniform_grid(inputs, size + 1, interval),
             coefficients=jnp.zeros((outputs, inputs, size + _DEGREE)),
         )
-        coefficients = small_curve_coefficients(basis, key, amplitude, scale)
+        coefficients = small_curve_coefficients(basis, rng, amplitude, scale)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:

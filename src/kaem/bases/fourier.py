@@ -7,9 +7,10 @@ from typing import Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float
 
-from ._basis import LinearBasis, glorot, uniform_grid
+from ._basis import LinearBasis, as_array, glorot, uniform_grid
 
 
 class Fourier(LinearBasis):
@@ -28,15 +29,12 @@ class Fourier(LinearBasis):
         interval: tuple[float, float],
         amplitude: float,
         scale: float,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ) -> Self:
-        noise_key, scale_key = jax.random.split(key)
-        decay = amplitude / jnp.tile(jnp.arange(1.0, size + 1), 2) ** 2
-        noise = jax.random.uniform(noise_key, (outputs, inputs, 2 * size)) - 0.5
-        return cls(
-            grid=uniform_grid(inputs, 2, interval),
-            coefficients=noise * decay * glorot(scale_key, outputs, inputs)[..., None] * scale,
-        )
+        decay = amplitude / np.tile(np.arange(1, size + 1), 2) ** 2
+        noise = rng.uniform(-0.5, 0.5, (outputs, inputs, 2 * size))
+        weights = glorot(rng, outputs, inputs)[..., None] * scale
+        return cls(uniform_grid(inputs, 2, interval), as_array(noise * decay * weights))
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
         lo, hi = jax.lax.stop_gradient(self.grid).T

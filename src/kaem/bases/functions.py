@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._basis import AbstractBasis, glorot
+from ._basis import AbstractBasis, as_array, glorot, host_rng
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .fourier import Fourier
@@ -19,7 +19,7 @@ from .mexican_hat import MexicanHat
 from .morlet import Morlet
 from .rbf import RBF
 
-BASES: dict[str, type] = {
+BASES: dict[str, type[AbstractBasis]] = {
     "rbf": RBF,
     "morlet": Morlet,
     "mexican-hat": MexicanHat,
@@ -77,13 +77,11 @@ class Functions(eqx.Module):
                 f"a bank of functions needs inputs >= 1, outputs >= 1 and size >= 2, "
                 f"got {inputs}, {outputs} and {size}."
             )
-        basis_key, base_key = jax.random.split(key)
+        rng = host_rng(key)
         base_weight = None
         if activation is not None:
-            glorot_key, spread_key = jax.random.split(base_key)
-            spread = jax.random.uniform(spread_key, (outputs, inputs), minval=-1.0)
-            gain = (base_mean + base_scale * spread) / inputs**0.5
-            base_weight = gain * glorot(glorot_key, outputs, inputs)
+            gain = (base_mean + base_scale * rng.uniform(-1, 1, (outputs, inputs))) / inputs**0.5
+            base_weight = as_array(gain * glorot(rng, outputs, inputs))
         made = BASES[basis].init(
             inputs,
             outputs,
@@ -91,7 +89,7 @@ class Functions(eqx.Module):
             interval=interval,
             amplitude=amplitude,
             scale=basis_scale,
-            key=basis_key,
+            rng=rng,
         )
         return cls(made, base_weight, activation)
 

@@ -10,7 +10,8 @@ from typing import Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float
 
 from ._basis import LinearBasis, small_curve_coefficients, sum_over_samples, uniform_grid
 
@@ -32,14 +33,14 @@ class RBF(LinearBasis):
         interval: tuple[float, float],
         amplitude: float,
         scale: float,
-        key: PRNGKeyArray,
+        rng: np.random.Generator,
     ) -> Self:
         basis = cls(
             grid=uniform_grid(inputs, size + 1, interval),
             coefficients=jnp.zeros((outputs, inputs, size + 1)),
             log_tau=jnp.zeros(()),
         )
-        coefficients = small_curve_coefficients(basis, key, amplitude, scale)
+        coefficients = small_curve_coefficients(basis, rng, amplitude, scale)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P G"]:
@@ -66,9 +67,7 @@ def _feature_sums_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return sums, slopes * tangents[0]
 
 
-def _sums_and_slopes(
-    log_tau: Array, grid: Array, z: Array, weights: Array
-) -> tuple[Array, Array]:
+def _sums_and_slopes(log_tau: Array, grid: Array, z: Array, weights: Array) -> tuple[Array, Array]:
     inverse_width = jnp.exp(-log_tau) / _spacing(grid)
 
     def term(z: Array, weight: Array) -> tuple[Array, Array]:

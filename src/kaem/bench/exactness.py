@@ -59,7 +59,7 @@ def case(basis: str, strength: float, domain: tuple[float, float], seed: int) ->
     """One coordinate with a Gaussian reference and random energies of a given strength."""
     key, value_key = jax.random.split(jax.random.key(seed))
     prior = UnivariatePrior(1, 1, key=key, basis=basis, domain=domain, activation=None)
-    made = prior.energies.basis
+    made: Any = prior.energies.basis
     if basis in ("morlet", "mexican-hat"):
         width = 0.5 if strength == _SHARP else 1.5
         return eqx.tree_at(
@@ -116,7 +116,10 @@ def ks_test(prior: UnivariatePrior, samples: int = 1_000_000) -> float:
     cdf, _ = oracle.cdf(oracle.log_density(prior), points)
     cached = prior.refined().cache()
     z = np.concatenate(
-        [np.asarray(cached.sample(jax.random.key(i), 100_000))[:, 0, 0] for i in range(samples // 100_000)]
+        [
+            np.asarray(cached.sample(jax.random.key(i), 100_000))[:, 0, 0]
+            for i in range(samples // 100_000)
+        ]
     )
     return float(kstest(z.astype(np.float64), CubicSpline(points, cdf)).pvalue)
 
@@ -128,7 +131,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         prior = UnivariatePrior(
             1, 1, key=jax.random.key(0), reference=name, domain=domain, activation=None
         )
-        zero = jax.tree.map(jnp.zeros_like, prior.energies.basis.coefficients)
+        zero = jnp.zeros_like(prior.energies.basis.coefficients)  # type: ignore[attr-defined]
         prior = eqx.tree_at(lambda p: p.energies.basis.coefficients, prior, zero)
         details["reference"][name] = measure(prior)
     for basis in BASES:

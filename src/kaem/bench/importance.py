@@ -16,7 +16,7 @@ import optax
 from ..data import load
 from ..training.build import build_model, build_optimiser, build_posterior
 from ..training.config import Config, read_preset
-from ..training.loop import as_float, regridded
+from ..training.loop import as_float, parameters, regridded, with_parameters
 from .measure import interleaved
 
 
@@ -43,13 +43,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _importance(model: Any, posterior: Any, config: Config, x: Any, key: Any) -> Any:
-    params, static = eqx.partition(model, eqx.is_inexact_array)
     transform = build_optimiser(config.optimiser, config.training.steps)
+    names = list(parameters(model))
 
     def loss(params: Any) -> Any:
-        return -posterior.expected_log_joint(eqx.combine(params, static), x, key)[0]
+        now = with_parameters(model, {name: params[name] for name in names})
+        return -posterior.expected_log_joint(now, x, key)[0]
 
-    return _updater(loss, transform, params)
+    return _updater(loss, transform, parameters(model))
 
 
 def _autoencoder(generator: Any, coordinates: int, x: Any, key: Any) -> Any:

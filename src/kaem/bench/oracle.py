@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import integrate, interpolate, stats
 
-from ..bases import BSpline, Chebyshev, Fourier, Functions, MexicanHat, Morlet, RBF
+from ..bases import RBF, BSpline, Chebyshev, Fourier, Functions, MexicanHat, Morlet
 from ..priors import UnivariatePrior
 
 Curve = Callable[[np.ndarray], np.ndarray]
@@ -41,11 +41,12 @@ def energy(functions: Functions, q: int, p: int) -> Curve:
             return np.sum(c * np.exp(-(((z[..., None] - grid) / width) ** 2) / 2), axis=-1)
         if isinstance(basis, BSpline):
             first, last = grid[1] - grid[0], grid[-1] - grid[-2]
-            steps = np.arange(1, 4)
+            steps = np.arange(1, 7)  # three more knots than coefficients need: zero beyond
             knots = np.r_[grid[0] - first * steps[::-1], grid, grid[-1] + last * steps]
-            return interpolate.BSpline(knots, c, 3)(z)
+            padded = np.r_[np.zeros(3), c, np.zeros(3)]
+            return np.nan_to_num(interpolate.BSpline(knots, padded, 3, extrapolate=False)(z))
         if isinstance(basis, Chebyshev):
-            return np.polynomial.chebyshev.chebval(2 * unit - 1, c)
+            return np.polynomial.chebyshev.chebval(np.clip(2 * unit - 1, -1, 1), c)
         assert isinstance(basis, Fourier)
         phase = np.pi * unit[..., None] * np.arange(1, len(c) // 2 + 1)
         return np.concatenate([np.cos(phase), np.sin(phase)], axis=-1) @ c
@@ -53,13 +54,13 @@ def energy(functions: Functions, q: int, p: int) -> Curve:
     def curve(z: np.ndarray) -> np.ndarray:
         y = wavelet(z) if isinstance(basis, Morlet | MexicanHat) else linear(z)
         if functions.base_weight is not None:
-            act = {
+            activations: dict[str, Curve] = {
                 "relu": lambda v: np.maximum(v, 0),
                 "silu": lambda v: v / (1 + np.exp(-v)),
                 "tanh": np.tanh,
                 "identity": lambda v: v,
-            }[str(functions.activation)]
-            y = y + float(functions.base_weight[q, p]) * act(z)
+            }
+            y = y + float(functions.base_weight[q, p]) * activations[str(functions.activation)](z)
         return y
 
     return curve

@@ -13,7 +13,9 @@ BENCHMARKS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     exactness = names.add_parser("exactness", help=BENCHMARKS["exactness"])
-    exactness.add_argument("--run", metavar="RUN", help="a trained run (default: train a small one)")
+    exactness.add_argument(
+        "--run", metavar="RUN", help="a trained run (default: train a small one)"
+    )
     importance = names.add_parser("importance", help=BENCHMARKS["importance"])
     importance.add_argument("--repeats", type=int, default=20, metavar="N")
 

@@ -66,7 +66,9 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
                 assert path is not None
                 verify(name, file, path)
         x = load(name)
-        detail = f"{len(x)} examples of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
+        detail = (
+            f"{len(x)} examples of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
+        )
         result[name] = {"status": "good", "detail": detail}
     return result
 

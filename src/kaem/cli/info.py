@@ -13,7 +13,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = _run(options.run) if options.run else _machine()
     if not options.json:
         for name, value in result.items():
-            text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+            text = (
+                ", ".join(f"{k} {v}" for k, v in value.items())
+                if isinstance(value, dict)
+                else value
+            )
             print(f"{name:<14}{text}")
     return result
 

@@ -29,7 +29,11 @@ class _Plain:
         if now - self.last < self.every and step < self.total:
             return
         self.last = now
-        rate = "" if speed != speed else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
+        rate = (
+            ""
+            if speed != speed
+            else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
+        )
         print(f"step {step}/{self.total}  {_summary(metrics)}{rate}", file=sys.stderr, flush=True)
 
     def say(self, message: str) -> None:
@@ -66,4 +70,6 @@ def progress(total: int, start: int = 0, every: float = 5.0) -> Iterator[Progres
         TextColumn("{task.fields[info]}"),
         console=Console(stderr=True),
     ) as bar:
-        yield _Bar(bar, bar.add_task("train", total=total, completed=start, info="compiling", rate=""))
+        yield _Bar(
+            bar, bar.add_task("train", total=total, completed=start, info="compiling", rate="")
+        )

@@ -73,8 +73,11 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     out = Path(options.out or f"runs/{Path(options.what).stem}")
-    if not options.resume and not options.dry_run and out.exists() and (
-        not out.is_dir() or any(out.iterdir())
+    if (
+        not options.resume
+        and not options.dry_run
+        and out.exists()
+        and (not out.is_dir() or any(out.iterdir()))
     ):
         raise UserError(
             f"{out} already exists. Continue it with --resume, or choose another folder with --out."

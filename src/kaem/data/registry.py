@@ -126,16 +126,16 @@ def load_named(name: str, split: Split = "train") -> np.ndarray:
         with resources.as_file(resources.files("kaem.data") / "mnist_5k.npz") as path:
             return read_array(path, "x")
     wanted = next(f for f, _ in DATASETS[name].files if f.startswith("t10k") == (split == "test"))
-    path = find(name)[wanted]
-    if path is None:
+    found = find(name)[wanted]
+    if found is None:
         places = ", ".join(str(f / DATASETS[name].folder) for f in search_folders())
         raise UserError(
             f"{name} is not on this machine: {wanted} was looked for in {places}. Run "
             f"`kaem data fetch {name}`, set KAEM_DATA to the folder that contains "
             f"{DATASETS[name].folder}/, or use the embedded `mnist5k`."
         )
-    verify(name, wanted, path)
-    return checked(read_idx(path), str(path))
+    verify(name, wanted, found)
+    return checked(read_idx(found), str(found))
 
 
 def load(source: str, key: str | None = None, split: Split = "train") -> np.ndarray:

@@ -39,7 +39,7 @@ def save_png(path: Path, sheet: np.ndarray, scale: int | None = None) -> None:
     """Write a sheet as PNG, enlarged by whole pixels until it is comfortable to look at."""
     from PIL import Image
 
-    scale = scale or max(1, 600 // max(sheet.shape[:2]))
+    scale = scale or max(1, round(700 / max(sheet.shape[:2])))
     pixels = np.repeat(np.repeat(sheet, scale, axis=0), scale, axis=1)
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")
@@ -113,7 +113,8 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
     shown, total = len(curves), math.prod(prior.shape)
     which = f"all {total}" if shown == total else f"the {shown} of {total} that moved most"
     figure.suptitle(f"Learned prior densities: {which}, by KL from the reference", fontsize=10)
-    figure.supxlabel("latent z", fontsize=9)
+    for axis in axes[-1]:
+        axis.set_xlabel("latent z", fontsize=8)
     figure.supylabel("density", fontsize=9)
     reference = {"none": "flat (no reference)"}.get(prior.reference, prior.reference)
     figure.legend(
@@ -161,10 +162,13 @@ def training_curves(history: list[dict[str, Any]], path: Path) -> dict[str, np.n
         for name, colour in zip(names, (BLUE, ORANGE), strict=False):
             if name in series:
                 marker = "o" if len(steps) == 1 else None
-                axis.plot(steps, series[name], color=colour, lw=1.2, marker=marker, label=_NAMES[name])
+                axis.plot(
+                    steps, series[name], color=colour, lw=1.2, marker=marker, label=_NAMES[name]
+                )
         values = np.concatenate([series[n] for n in names if n in series])
-        if names[0] == "table_error" and (values > 0).any():
+        if names[0] in ("table_error", "ess") and (values > 0).any():
             axis.set_yscale("log")
+            axis.tick_params(which="minor", labelsize=6)
         axis.set_ylabel(label, fontsize=8)
         axis.set_xlabel("update", fontsize=8)
         axis.tick_params(labelsize=7)

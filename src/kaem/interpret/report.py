@@ -52,12 +52,24 @@ def write_report(run: "Run", model: KAEM, path: Path) -> None:
         ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
         ("time", f"{last.get('seconds', 0):.0f} s of training in the last session"),
         ("data", f"{settings['data']['name']}: {record['data']['shape']}"),
-        ("prior", f"{q} x {p} {settings['prior']['basis']} densities, reference {model.prior.reference}"),
+        (
+            "prior",
+            f"{q} x {p} {settings['prior']['basis']} densities, reference {model.prior.reference}",
+        ),
         ("generator", f"{settings['generator']['kind']}, to {model.data_shape}"),
-        ("tables", f"{model.prior.cells} cells, estimated CDF error {float(model.prior.table_error().max()):.1e}"),
-        ("departure", f"KL from the reference: mean {float(summary.departure.mean()):.3g}, largest {float(summary.departure.max()):.3g} nats"),
+        (
+            "tables",
+            f"{model.prior.cells} cells, estimated CDF error {float(model.prior.table_error().max()):.1e}",
+        ),
+        (
+            "departure",
+            f"KL from the reference: mean {float(summary.departure.mean()):.3g}, largest {float(summary.departure.max()):.3g} nats",
+        ),
         ("log-likelihood", f"{last.get('log_likelihood', float('nan')):.1f} nats per example"),
-        ("effective sample size", f"{last.get('ess', float('nan')):.1f} of {settings['posterior']['samples']}"),
+        (
+            "effective sample size",
+            f"{last.get('ess', float('nan')):.1f} of {settings['posterior']['samples']}",
+        ),
         ("versions", ", ".join(f"{k} {v}" for k, v in record["versions"].items())),
     ]
     assignments = json.dumps(settings, indent=2)
@@ -69,7 +81,10 @@ def write_report(run: "Run", model: KAEM, path: Path) -> None:
             "<h2>Samples</h2>",
             _figure(run.figures / "samples.png", "100 samples, drawn in one pass"),
             "<h2>What the prior learned</h2>",
-            _figure(run.figures / "densities.png", "Learned densities (shaded) against the reference (dashed), ordered by how far they moved"),
+            _figure(
+                run.figures / "densities.png",
+                "Learned densities (shaded) against the reference (dashed), ordered by how far they moved",
+            ),
             "<h2>Training</h2>",
             _figure(run.figures / "training.png", "What was logged during training"),
             "<h2>To repeat it</h2>",

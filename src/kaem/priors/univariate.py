@@ -56,7 +56,7 @@ class UnivariatePrior(eqx.Module):
         basis: str = "rbf",
         grid_size: int = 20,
         activation: str | None = "relu",
-        cells: int = 128,
+        cells: int = 64,
         inverse_transform: InverseTransform = "exact",
         **initialisation: float,
     ) -> None:
@@ -93,7 +93,7 @@ class UnivariatePrior(eqx.Module):
             activation=activation,
             **initialisation,
         )
-        self.domain = jnp.tile(jnp.array([lo, hi], jnp.float32), (latents, 1))
+        self.domain = jnp.asarray(np.tile(np.array([lo, hi], np.float32), (latents, 1)))
         self.cached = None
         self.shape = (q, latents)
         self.reference = reference
@@ -197,7 +197,9 @@ class UnivariatePrior(eqx.Module):
         reference = self.pi_0.log_density(nodes)
         weights = np.full(2 * self.cells + 1, 2.0)
         weights[1::2], weights[[0, -1]] = 4.0, 1.0
-        log_weights = jnp.log(jnp.asarray(weights / 3, jnp.float32) * (nodes[:, 1:2] - nodes[:, :1]))
+        log_weights = jnp.log(
+            jnp.asarray(weights / 3, jnp.float32) * (nodes[:, 1:2] - nodes[:, :1])
+        )
         log_z = jax.nn.logsumexp(values + log_weights, axis=-1, keepdims=True)
         log_p = values - log_z
         mass = jnp.exp(log_p + log_weights)

@@ -1,5 +1,7 @@
 """From settings to the objects they name."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import optax
@@ -57,9 +59,7 @@ def build_model(config: Config, data_shape: tuple[int, ...]) -> KAEM:
 def build_posterior(config: Config) -> ImportanceSampling:
     p = config.posterior
     try:
-        return ImportanceSampling(
-            p.samples, p.threshold, p.resampler, config.prior.negative_phase
-        )
+        return ImportanceSampling(p.samples, p.threshold, p.resampler, config.prior.negative_phase)
     except ValueError as error:
         raise UserError(f"the settings do not make a posterior: {error}") from error
 
@@ -72,8 +72,8 @@ def build_optimiser(config: OptimiserConfig, steps: int) -> optax.GradientTransf
         b1, b2 = config.betas
         return optax.adam(schedule if config.decay == "cosine" else rate, b1=b1, b2=b2)
 
-    def part(model: KAEM) -> KAEM:
-        return jax.tree_util.tree_map_with_path(lambda path, _: path[0].name, model)
+    def part(parameters: dict[str, Any]) -> dict[str, str]:
+        return {name: "prior" if name.startswith(".prior") else "generator" for name in parameters}
 
     rates = {"prior": adam(config.prior_rate), "generator": adam(config.generator_rate)}
     return optax.multi_transform(rates, part)

@@ -138,24 +138,23 @@ class Config:
         }.items():
             if value < 0:
                 raise UserError(f"{name} must not be negative, got {value}.")
-        for name, value in {"checkpoint_every": t.checkpoint_every}.items():
-            if value % t.log_every:
-                raise UserError(
-                    f"training.{name} must be a multiple of training.log_every, "
-                    f"got {value} and {t.log_every}."
-                )
+        if t.checkpoint_every % t.log_every:
+            raise UserError(
+                f"training.checkpoint_every must be a multiple of training.log_every, "
+                f"got {t.checkpoint_every} and {t.log_every}."
+            )
         if not (0 < g.decay <= 1 and 0 < g.ratio <= 1):
             raise UserError(
                 f"grid.decay and grid.ratio must be in (0, 1], got {g.decay} and {g.ratio}."
             )
-        for name, value, known in (
+        for name, choice, known in (
             ("optimiser.decay", o.decay, ("constant", "cosine")),
             ("prior.negative_phase", self.prior.negative_phase, ("quadrature", "sampled")),
             ("posterior.kind", self.posterior.kind, ("importance",)),
             ("generator.kind", self.generator.kind, ("kan",)),
         ):
-            if value not in known:
-                raise UserError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+            if choice not in known:
+                raise UserError(f"{name} must be one of {', '.join(known)}, got {choice!r}.")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -207,7 +206,9 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
 
 def preset_names() -> list[str]:
     folder = resources.files("kaem.presets")
-    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -234,8 +235,8 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        merged[key] = merge(old, value) if both else value
+        nested = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = merge(old, value) if nested else value  # type: ignore[arg-type]
     return merged
 
 

@@ -29,10 +29,13 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
     state_bytes = sum(leaf.nbytes for leaf in arrays)
     q, p = model.prior.shape
     samples, batch = config.posterior.samples, config.training.batch_size
-    working = 4 * (
-        q * p * (2 * model.prior.cells + 1) * 3  # tables and their gradient
-        + q * p * samples * 2
-        + 4 * (samples + batch) * int(np.prod(x.shape[1:]))
+    working = (
+        4
+        * (
+            q * p * (2 * model.prior.cells + 1) * 3  # tables and their gradient
+            + q * p * samples * 2
+            + 4 * (samples + batch) * int(np.prod(x.shape[1:]))
+        )
     )
     short = replace(
         config,
@@ -45,9 +48,7 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         ),
     )
     began = time.perf_counter()
-    marks = [
-        time.perf_counter() for _ in updates(state, x, build_posterior(config), short)
-    ]
+    marks = [time.perf_counter() for _ in updates(state, x, build_posterior(config), short)]
     per_update = (marks[-1] - marks[-2]) / timed
     return {
         "data": {"shape": list(x.shape), "dtype": str(x.dtype)},

@@ -23,6 +23,8 @@ from ..posterior import ImportanceSampling
 from .build import build_optimiser, check_data
 from .config import Config, GridConfig, OptimiserConfig, TrainingConfig
 
+Parameters = dict[str, Array]
+
 
 class TrainingDiverged(UserError):
     """A loss or gradient is no longer finite; `state` is the last one that was."""
@@ -81,9 +83,21 @@ def as_float(x: Array) -> Float[Array, "..."]:
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
 
+def parameters(model: KAEM) -> Parameters:
+    """The model's arrays by name: what the optimiser sees, whatever the model's static fields."""
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_inexact_array))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def with_parameters(model: KAEM, values: Parameters) -> KAEM:
+    """`model` with its arrays replaced."""
+    arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    restored = jax.tree.unflatten(jax.tree.structure(arrays), list(values.values()))
+    return eqx.combine(restored, rest)
+
+
 def initial_state(model: KAEM, optimiser: OptimiserConfig, steps: int) -> State:
-    transform = build_optimiser(optimiser, steps)
-    return State(0, model, transform.init(eqx.filter(model, eqx.is_inexact_array)))
+    return State(0, model, build_optimiser(optimiser, steps).init(parameters(model)))
 
 
 class _Dispatch:
@@ -92,21 +106,24 @@ class _Dispatch:
     def __init__(self, config: Config, posterior: ImportanceSampling, model: KAEM) -> None:
         self.longest = config.training.log_every
         transform = build_optimiser(config.optimiser, config.training.steps)
-        _, static = eqx.partition(model, eqx.is_inexact_array)
+        names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
-        def loss(params: KAEM, x: Array, key: PRNGKeyArray) -> tuple[Array, dict[str, Array]]:
-            value, info = posterior.expected_log_joint(eqx.combine(params, static), x, key)
+        def loss(params: Parameters, x: Array, key: PRNGKeyArray) -> tuple[Array, Any]:
+            ordered = {name: params[name] for name in names}
+            value, info = posterior.expected_log_joint(with_parameters(model, ordered), x, key)
             return -value, {"loss": -value} | info._asdict()
 
-        def run(params, optimiser, data, indices, key, start, count):  # noqa: ANN001, ANN202
-            def update(carry):  # noqa: ANN001, ANN202
+        def run(
+            params: Any, optimiser: Any, data: Any, indices: Any, key: Any, start: Any, count: Any
+        ) -> Any:
+            def update(carry: Any) -> Any:
                 i, params, optimiser, totals, _ = carry
                 x = as_float(data[indices[i]])
                 step_key = jax.random.fold_in(key, start + i)
                 (_, info), grads = jax.value_and_grad(loss, has_aux=True)(params, x, step_key)
                 finite = jnp.isfinite(info["loss"]) & jnp.isfinite(optax.global_norm(grads))
 
-                def apply(params, optimiser):  # noqa: ANN001, ANN202
+                def apply(params: Any, optimiser: Any) -> Any:
                     changes, optimiser = transform.update(grads, optimiser, params)
                     return optax.apply_updates(params, changes), optimiser
 
@@ -117,14 +134,14 @@ class _Dispatch:
                 totals = jax.tree.map(jnp.add, totals, info)
                 return i + finite, params, optimiser, totals, finite
 
-            def more(carry):  # noqa: ANN001, ANN202
+            def more(carry: Any) -> Any:
                 return (carry[0] < count) & carry[-1]
 
             zero = {name: jnp.zeros(()) for name in ("loss", *posterior.info_names)}
             carry = (jnp.int32(0), params, optimiser, zero, jnp.bool_(True))
             return jax.lax.while_loop(more, update, carry)
 
-        def gradient(params, x, key):  # noqa: ANN001, ANN202
+        def gradient(params: Any, x: Any, key: Any) -> Any:
             return jax.value_and_grad(loss, has_aux=True)(params, x, key)
 
         self._run = jax.jit(run, donate_argnums=(0, 1))
@@ -133,26 +150,27 @@ class _Dispatch:
     def __call__(
         self, state: State, data: Array, indices: np.ndarray, key: PRNGKeyArray
     ) -> tuple[State, dict[str, float], bool]:
-        params, static = eqx.partition(state.model, eqx.is_inexact_array)
+        params = parameters(state.model)
         count = len(indices)
         padded = np.zeros((self.longest, indices.shape[1]), np.int32)
         padded[:count] = indices
-        done, params, optimiser, totals, finite = self._run(
+        done, changed, optimiser, totals, finite = self._run(
             params, state.optimiser, data, padded, key, state.step, count
         )
-        new = State(state.step + int(done), eqx.combine(params, static), optimiser)
+        model = with_parameters(state.model, {name: changed[name] for name in params})
+        new = State(state.step + int(done), model, optimiser)
         return new, {name: float(total) for name, total in totals.items()}, bool(finite)
 
     def culprit(self, state: State, x: Array, key: PRNGKeyArray) -> str:
         """The first tensor that is not finite in the update after `state`."""
-        params, _ = eqx.partition(state.model, eqx.is_inexact_array)
-        (_, info), grads = self._gradient(params, x, jax.random.fold_in(key, state.step))
+        step_key = jax.random.fold_in(key, state.step)
+        (_, info), grads = self._gradient(parameters(state.model), x, step_key)
         for name, value in info.items():
             if not np.isfinite(value):
                 return name
-        for path, leaf in jax.tree_util.tree_leaves_with_path(grads):
+        for name, leaf in grads.items():
             if not np.isfinite(leaf).all():
-                return f"the gradient of model{jax.tree_util.keystr(path)}"
+                return f"the gradient of model{name}"
         return "the norm of the gradient"
 
 

@@ -188,7 +188,8 @@ def train(
             raise UserError(
                 f"{run.path} is already at step {state.step}, beyond --steps {t.steps}."
             )
-    settings = run.record() | {"settings": config.to_dict()}
+    # No times or places: the same settings, data and seed give the same bytes.
+    made_by = {"settings": config.to_dict(), "data": fingerprint(x)}
     draw = eqx.filter_jit(lambda model, key: model.sample(key, 64))
     metrics: dict[str, float] = {}
     began = mark = time.perf_counter()
@@ -198,7 +199,7 @@ def train(
 
     def keep(state: State) -> None:
         checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
-        save(state.model, run.model_file, settings)
+        save(state.model, run.model_file, made_by)
 
     try:
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:

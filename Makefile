@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Both need Python 3.11+ and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO ?= runs/demo
+
+.PHONY: demo test test-slow lint docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "kaem needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Trains once; run again, it continues an unfinished run or just shows where the results are.
+demo: $(STAMP)
+	@if [ -f $(DEMO)/report.html ]; then echo "$(DEMO) is already trained; remove it to train again."; \
+	elif [ -f $(DEMO)/config.json ]; then $(BIN)/kaem train quickstart --out $(DEMO) --resume; \
+	else $(BIN)/kaem train quickstart --out $(DEMO); fi
+	@echo "Open $(DEMO)/report.html, $(DEMO)/figures/samples.png and $(DEMO)/figures/densities.png"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site

@@ -1,0 +1,331 @@
+"""The command line as a user meets it: results, messages, exit codes, and what is left on disk."""
+
+import errno
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kaem.cli import main
+from kaem.training.run import Run
+
+SETTINGS = [
+    a
+    for s in (
+        "data.limit=300",
+        "prior.latents=1",
+        "posterior.samples=32",
+        "training.batch_size=32",
+        "training.log_every=5",
+        "training.checkpoint_every=10",
+        "training.sample_every=10",
+        "generator.depth=1",
+        "prior.grid_size=5",
+        "generator.grid_size=5",
+    )
+    for a in ("--set", s)
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "small"
+    assert (
+        main(["train", "quickstart", "--steps", "20", "--out", str(out), "--json", *SETTINGS]) == 0
+    )
+    return out
+
+
+def test_help_needs_no_jax_and_is_instant():
+    code = "import sys; from kaem.cli import parser; parser().format_help(); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_train_leaves_the_run_folder_of_the_design(trained):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "history.jsonl",
+        "report.html",
+        "checkpoints/00000020/state.safetensors",
+        "samples/00000010.png",
+        "samples/00000020.png",
+        "figures/samples.png",
+        "figures/densities.png",
+        "figures/training.png",
+    ):
+        assert (trained / name).is_file(), name
+    record = json.loads((trained / "config.json").read_text())
+    assert record["settings"]["prior"]["latents"] == 1
+    assert record["data"]["shape"] == [300, 28, 28, 1]
+    assert [json.loads(line)["step"] for line in (trained / "history.jsonl").open()] == [
+        5,
+        10,
+        15,
+        20,
+    ]
+    page = (trained / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page.replace("http-equiv", "")
+    assert len(page) < 5_000_000
+
+
+def test_an_existing_run_is_refused_and_untouched(trained, capsys):
+    before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
+    assert main(["train", "quickstart", "--out", str(trained)]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
+
+
+def test_resume_extends_a_run(trained, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    assert main(["train", "quickstart", "--out", str(copy), "--resume", "--steps", "30"]) == 0
+    assert Run(copy).history()[-1]["step"] == 30
+    assert main(["train", "mnist", "--out", str(copy), "--resume"]) == 2
+    assert "is a run of 'quickstart'" in capsys.readouterr().err
+    assert (
+        main(["train", "quickstart", "--out", str(copy), "--resume", "--set", "training.noise=1"])
+        == 2
+    )
+    assert main(["train", "quickstart", "--out", str(copy), "--resume", "--steps", "10"]) == 2
+
+
+def test_sampling_is_reproducible(trained, tmp_path, capsys):
+    for name in ("a.npz", "b.npz"):
+        assert (
+            main(
+                [
+                    "sample",
+                    str(trained),
+                    "-n",
+                    "7",
+                    "--seed",
+                    "3",
+                    "-o",
+                    str(tmp_path / name),
+                    "--json",
+                ]
+            )
+            == 0
+        )
+    shown = json.loads(capsys.readouterr().out.split("}\n")[0] + "}")
+    assert shown["shape"] == [7, 28, 28, 1]
+    a, b = (np.load(tmp_path / n)["x"] for n in ("a.npz", "b.npz"))
+    np.testing.assert_array_equal(a, b)
+    assert 0 <= a.min() < a.max() <= 1
+    assert (
+        main(
+            ["sample", str(trained / "model.safetensors"), "-n", "4", "-o", str(tmp_path / "s.png")]
+        )
+        == 0
+    )
+    with Image.open(tmp_path / "s.png") as image:
+        assert image.size[0] == image.size[1]
+
+
+def test_plot(trained, tmp_path, capsys):
+    args = [
+        "plot",
+        str(trained),
+        "densities",
+        "training",
+        "--format",
+        "svg",
+        "-o",
+        str(tmp_path),
+        "--json",
+    ]
+    assert main(args) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert [os.path.basename(f) for f in files] == ["densities.svg", "training.svg"]
+    assert all("<svg" in Path(f).read_text() for f in files)
+    assert main(["plot", str(trained), "nonsense"]) == 2
+    assert "densities, training" in capsys.readouterr().err
+
+
+def test_info(trained, capsys):
+    assert main(["info", "--json"]) == 0
+    assert "jax" in json.loads(capsys.readouterr().out)["versions"]
+    assert main(["info", str(trained), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["progress"] == "step 20 of 20"
+    assert info["checkpoints"] == [10, 20]
+    assert main(["info", "nowhere"]) == 2
+
+
+def test_data(capsys, tmp_path):
+    assert main(["data", "list", "--json"]) == 0
+    listing = json.loads(capsys.readouterr().out)
+    assert listing["mnist5k"]["status"] == "embedded"
+    assert listing["mnist"]["status"] == "absent"
+    assert main(["data", "check", "mnist5k", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mnist5k"]["status"] == "good"
+    assert main(["data", "check", "mnist"]) == 2
+    assert main(["data", "fetch", "mnits"]) == 2
+    assert "known: mnist5k" in capsys.readouterr().err
+
+
+def test_dry_run_writes_nothing(tmp_path, capsys):
+    out = tmp_path / "dry"
+    assert main(["train", "quickstart", "--dry-run", "--json", "--out", str(out), *SETTINGS]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert not out.exists()
+    assert plan["latents"] == {"Q": 3, "P": 1}
+    prior = 3 * 6 + 3 + 1 + 6 + 2  # coefficients, base weights, tau, grid, domain
+    assert plan["parameters"]["prior"] == prior
+    assert plan["seconds_per_update"] > 0
+    assert plan["memory_mib"]["state"] > 0
+
+
+def test_training_on_ones_own_arrays_and_folders(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "mine.npy", rng.random((64, 6)).astype(np.float32))
+    args = ["--steps", "10", *SETTINGS, "--set", "data.limit=none"]
+    assert main(["train", str(tmp_path / "mine.npy"), "--out", str(tmp_path / "r1"), *args]) == 0
+    assert main(["sample", str(tmp_path / "r1"), "-o", str(tmp_path / "x.png")]) == 2
+    assert "use -o FILE.npz" in capsys.readouterr().err
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(40):
+        Image.fromarray(rng.integers(0, 256, (6, 5, 3), np.uint8)).save(folder / f"{i:02d}.png")
+    assert main(["train", str(folder), "--out", str(tmp_path / "r2"), *args]) == 0
+    assert main(["sample", str(tmp_path / "r2"), "-n", "3", "-o", str(tmp_path / "y.png")]) == 0
+
+
+def bad_inputs(tmp_path):
+    np.save(tmp_path / "nan.npy", np.full((50, 4), np.nan))
+    np.save(tmp_path / "wide.npy", np.full((50, 4), 7.0))
+    np.save(tmp_path / "few.npy", np.zeros((3, 4)))
+    (tmp_path / "bad.toml").write_text("[prior\n")
+    return {
+        ("train", "quickstrat"): "Did you mean quickstart",
+        ("train", "/no/such/file.npy"): "neither a preset nor an existing path",
+        ("train", str(tmp_path / "nan.npy")): "NaN",
+        ("train", str(tmp_path / "wide.npy")): "generator.output=identity",
+        ("train", str(tmp_path / "few.npy")): "fewer than a batch",
+        ("train", "quickstart", "--config", str(tmp_path / "bad.toml")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "absent.toml")): "cannot be read",
+        ("train", "quickstart", "--set", "prior.basis=bessel"): "unknown basis",
+        ("train", "quickstart", "--set", "posterior.resampler=no"): "unknown resampler",
+        ("train", "quickstart", "--steps", "ten"): "invalid int value",
+        ("train", "quickstart", "--steps", "-5"): "positive",
+        ("train", "mnist"): "kaem data fetch mnist",
+        ("train", "quickstart", "--resume"): "not a run folder",
+        ("train",): "required",
+        ("fly",): "invalid choice",
+        ("sample", "/no/run"): "no model",
+        ("sample", "/no/run", "-n", "0"): "at least 1",
+        ("sample", "/no/run", "-o", "x.gif"): ".png or .npz",
+        ("plot", "/no/run", "densities"): "not a run folder",
+    }
+
+
+def test_every_mistake_gets_a_message_and_exit_code_2(tmp_path, capsys):
+    for arguments, message in bad_inputs(tmp_path).items():
+        assert main(list(arguments)) == 2, arguments
+        error = capsys.readouterr().err
+        assert message in error, (arguments, error)
+        assert "Traceback" not in error
+        assert not (tmp_path / "runs").exists(), arguments
+
+
+def test_wrong_shape_for_a_run_is_refused(trained, capsys, tmp_path):
+    np.save(tmp_path / "other.npy", np.zeros((300, 4, 4, 1), np.uint8))
+    args = [
+        "train",
+        "quickstart",
+        "--out",
+        str(trained),
+        "--resume",
+        "--data",
+        str(tmp_path / "other.npy"),
+    ]
+    assert main([*args, "--steps", "30"]) == 2
+    assert "data differs" in capsys.readouterr().err
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "full"
+    real, calls = os.fsync, []
+
+    def sometimes_full(descriptor):
+        calls.append(descriptor)
+        # The first writes are config.json, samples, checkpoint and model of step 10.
+        if len(calls) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sometimes_full)
+    assert main(["train", "quickstart", "--steps", "30", "--out", str(out), *SETTINGS]) == 2
+    message = capsys.readouterr().err
+    assert "No space left on device" in message
+    assert "Traceback" not in message
+    monkeypatch.setattr(os, "fsync", real)
+    assert not [p for p in out.rglob("*") if ".tmp" in p.name]
+    assert main(["train", "quickstart", "--out", str(out), "--resume"]) == 0
+    assert Run(out).history()[-1]["step"] == 30
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path):
+    """On a real pseudo-terminal."""
+    leader, follower = pty.openpty()
+    args = [
+        sys.executable,
+        "-m",
+        "kaem",
+        "train",
+        "quickstart",
+        "--steps",
+        "10",
+        "--out",
+        str(tmp_path / "r"),
+        *SETTINGS,
+    ]
+    process = subprocess.Popen(
+        args, stdout=follower, stderr=follower, env=os.environ | {"COLUMNS": "150", "TERM": "xterm"}
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(leader)
+    assert process.wait() == 0
+    assert b"10/10" in shown
+    assert "━".encode() in shown
+
+
+@pytest.mark.slow
+def test_exactness_benchmark_meets_its_numbers(capsys):
+    assert main(["bench", "exactness", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["worst_reference"] <= 1e-6
+    assert results["worst_mild"] <= 1e-6
+    assert results["worst_sharp_morlet"] <= 1e-5
+    assert 0.1 < results["paper_sharp_morlet"] < 0.3
+    assert 0.03 < results["paper_gaussian"] < 0.05
+    assert results["worst_log_z"] <= 1e-6
+    assert results["ks_p_value"] > 1e-3
+
+
+@pytest.mark.slow
+def test_importance_benchmark_has_its_shape(capsys):
+    assert main(["bench", "importance", "--repeats", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["results"]["importance_over_autoencoder"] > 0
+    assert len(result["details"]["importance"]["times"]) == 3
