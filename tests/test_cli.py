@@ -65,7 +65,7 @@ def test_train_leaves_the_run_folder_of_the_design(trained):
     record = json.loads((trained / "config.json").read_text())
     assert record["settings"]["prior"]["latents"] == 1
     assert record["data"]["shape"] == [300, 28, 28, 1]
-    assert [json.loads(line)["step"] for line in (trained / "history.jsonl").open()] == [
+    assert [r["step"] for r in Run(trained).history()] == [
         5,
         10,
         15,
@@ -204,7 +204,7 @@ def test_training_on_ones_own_arrays_and_folders(tmp_path, capsys):
 
 def bad_inputs(tmp_path):
     np.save(tmp_path / "nan.npy", np.full((50, 4), np.nan))
-    np.save(tmp_path / "wide.npy", np.full((50, 4), 7.0))
+    np.save(tmp_path / "wide.npy", np.full((300, 4), 7.0))
     np.save(tmp_path / "few.npy", np.zeros((3, 4)))
     (tmp_path / "bad.toml").write_text("[prior\n")
     return {

@@ -41,12 +41,11 @@ def read_idx(path: Path) -> np.ndarray:
 def read_array(path: Path, key: str | None = None) -> np.ndarray:
     """A `.npy` file, or one array of a `.npz` file. Never unpickles."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            array = loaded
-        else:
-            with loaded:
-                array = loaded[_choose_key(path, loaded.files, key)]
+        with open(path, "rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            return loaded[_choose_key(path, loaded.files, key)]
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         if isinstance(error, UserError):
             raise
@@ -55,7 +54,6 @@ def read_array(path: Path, key: str | None = None) -> np.ndarray:
             f"{path} is not a readable NumPy file: {reason}. "
             "Save plain numeric arrays with np.save or np.savez."
         ) from error
-    return array
 
 
 def _choose_key(path: Path, keys: list[str], key: str | None) -> str:
