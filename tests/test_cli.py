@@ -91,6 +91,7 @@ def test_resume_extends_a_run(trained, tmp_path, capsys):
     shutil.copytree(trained, copy)
     assert main(["train", "quickstart", "--out", str(copy), "--resume", "--steps", "30"]) == 0
     assert Run(copy).history()[-1]["step"] == 30
+    assert Run(copy).config().training.steps == 30
     assert main(["train", "mnist", "--out", str(copy), "--resume"]) == 2
     assert "is a run of 'quickstart'" in capsys.readouterr().err
     assert (

@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+_BLOCK = 10  # samples for each pass over the accumulators of `sum_over_samples`
+
 
 class AbstractBasis(eqx.Module):
     """A bank of Q x P functions in one basis, without the base-activation branch."""
@@ -122,20 +124,28 @@ def sum_over_samples(
     z: Float[Array, "Q P n"],
     weights: Float[Array, " n"],
 ) -> Any:
-    r"""$\sum_n \mathrm{term}(z_n, w_n)$, a few samples at a time.
+    r"""$\sum_n \mathrm{term}(z_n, w_n)$ for terms linear in $w_n \ge 0$, a few samples at a time.
 
-    All terms at once would not fit any cache. Samples are indexed on the last axis, as the
-    tables leave them: transposing them instead makes XLA run the tables in that layout too.
+    All terms at once would not fit any cache, and those of zero weight (most proposals, when each
+    example rests on one of them) are not visited at all. Samples are indexed on the last axis, as
+    the tables leave them: transposing them makes XLA run the tables in that layout too.
     """
+    order = jnp.argsort(-weights)
+    active = jnp.sum(weights > 0)
 
-    def add(n: Array, total: Any) -> Any:
-        z_n = jax.lax.dynamic_index_in_dim(z, n, axis=-1, keepdims=False)
-        return jax.tree.map(jnp.add, total, term(z_n, weights[n]))
+    def add(block: Array, total: Any) -> Any:
+        for i in range(_BLOCK):
+            rank = block * _BLOCK + i
+            n = order[jnp.minimum(rank, len(weights) - 1)]
+            z_n = jax.lax.dynamic_index_in_dim(z, n, axis=-1, keepdims=False)
+            total = jax.tree.map(
+                jnp.add, total, term(z_n, jnp.where(rank < len(weights), weights[n], 0.0))
+            )
+        return total
 
-    zeros = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(term, z[..., 0], weights[0])
-    )
-    return jax.lax.fori_loop(0, z.shape[-1], add, zeros, unroll=min(10, z.shape[-1]))
+    shapes = jax.eval_shape(term, z[..., 0], weights[0])
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, (active + _BLOCK - 1) // _BLOCK, add, zeros)
 
 
 def host_rng(key: PRNGKeyArray) -> np.random.Generator:

@@ -6,6 +6,7 @@ least, so the ratio is the price of the prior, the proposals and the weights.
 """
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -16,21 +17,26 @@ import optax
 from ..data import load
 from ..training.build import build_model, build_optimiser, build_posterior
 from ..training.config import Config, read_preset
-from ..training.loop import as_float, parameters, regridded, with_parameters
+from ..training.loop import as_float, initial_state, parameters, updates, with_parameters
 from .measure import interleaved
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     config = Config.from_dict(read_preset("mnist"))
-    x = as_float(jnp.asarray(load("mnist5k")[: config.training.batch_size]))
-    key = jax.random.key(0)
-    model = regridded(build_model(config, x.shape[1:]), config.grid, key)
+    digits, key = load("mnist5k"), jax.random.key(0)
+    x = as_float(jnp.asarray(digits[: config.training.batch_size]))
     posterior = build_posterior(config)
-    updates = {
+    # What an update costs depends on how many proposals carry weight: measure under way.
+    short = replace(config, training=replace(config.training, steps=100))
+    state = initial_state(build_model(config, x.shape[1:]), config.optimiser, 100)
+    for boundary in updates(state, digits, posterior, short):
+        state = boundary.state
+    model = state.model
+    variants = {
         "importance": _importance(model, posterior, config, x, key),
         "autoencoder": _autoencoder(model.generator, model.prior.shape[0], x, key),
     }
-    details = interleaved(updates, options.repeats)
+    details = interleaved(variants, options.repeats)
     medians = {name: entry["median"] for name, entry in details.items()}
     return {
         "benchmark": "importance",

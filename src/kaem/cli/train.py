@@ -73,19 +73,12 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     out = Path(options.out or f"runs/{Path(options.what).stem}")
-    if (
-        not options.resume
-        and not options.dry_run
-        and out.exists()
-        and (not out.is_dir() or any(out.iterdir()))
-    ):
-        raise UserError(
-            f"{out} already exists. Continue it with --resume, or choose another folder with --out."
-        )
     config = _resumed(options, out) if options.resume else resolve(options)
 
     from ..training import run as runs
 
+    if not options.resume and not options.dry_run:
+        runs.refuse_existing(out)
     x = runs.training_data(config)
     if options.dry_run:
         from ..training.dry_run import dry_run, render

@@ -40,7 +40,7 @@ class PriorConfig:
     base_mean: float = 1.0  # mu
     base_scale: float = 1.0  # sigma_b
     basis_scale: float = 1.0  # sigma_s
-    cells: int = 64  # of the tables, while training; doubled when `tolerance` is exceeded
+    cells: int = 32  # of the tables, while training; doubled when `tolerance` is exceeded
     tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
     inverse_transform: str = "exact"  # or "paper"
     negative_phase: str = "quadrature"  # or "sampled"

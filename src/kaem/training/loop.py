@@ -204,7 +204,7 @@ def updates(
     dispatch = _Dispatch(config, posterior, state.model)
     table_error = eqx.filter_jit(lambda model: jnp.max(model.prior.table_error()))
     totals: dict[str, float] = {}
-    last_log = state.step - state.step % t.log_every
+    last_log = state.step
     warned = False
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:

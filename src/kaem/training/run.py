@@ -99,13 +99,21 @@ def training_data(config: Config) -> np.ndarray:
     return x
 
 
+def refuse_existing(path: Path) -> None:
+    """Raise if anything is at `path`, save what a kill may leave of a first write."""
+    if path.is_dir() and all(p.name.endswith(".tmp") for p in path.iterdir()):
+        return
+    if path.exists():
+        raise UserError(
+            f"{path} already exists. Continue it with --resume, or choose another folder "
+            "with --out."
+        )
+
+
 def start(path: Path, what: str, config: Config, x: np.ndarray) -> Run:
     """Make a new run folder; an existing one is never written into."""
+    refuse_existing(path)
     run = Run(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(
-            f"{path} already exists. Continue it with --resume, or choose another folder with --out."
-        )
     record = {
         "what": what,
         "settings": config.to_dict(),
@@ -118,9 +126,10 @@ def start(path: Path, what: str, config: Config, x: np.ndarray) -> Run:
     return run
 
 
-def resume(run: Run, state: State, x: np.ndarray) -> tuple[State, list[str]]:
-    """The state of the newest checkpoint, with the history cut back to it."""
-    recorded, got = run.record().get("data"), fingerprint(x)
+def resume(run: Run, config: Config, state: State, x: np.ndarray) -> tuple[State, list[str]]:
+    """The state of the newest checkpoint, with history and settings brought in line with it."""
+    record = run.record()
+    recorded, got = record.get("data"), fingerprint(x)
     if recorded != got:
         raise UserError(
             f"the data differs from what {run.path} was started on: got {got}, recorded "
@@ -129,6 +138,12 @@ def resume(run: Run, state: State, x: np.ndarray) -> tuple[State, list[str]]:
     state, notes = checkpoint.read(run.checkpoints, state)
     kept = [json.dumps(r) + "\n" for r in run.history() if r["step"] <= state.step]
     write_atomically(run.history_file, "".join(kept).encode())
+    if state.step > config.training.steps:
+        raise UserError(
+            f"{run.path} is already at step {state.step}, beyond {config.training.steps} steps."
+        )
+    record["settings"] = config.to_dict()
+    write_atomically(run.config_file, json.dumps(record, indent=2).encode())
     return state, notes
 
 
@@ -180,14 +195,10 @@ def train(
     t = config.training
     state = initial_state(build_model(config, x.shape[1:]), config.optimiser, t.steps)
     if resuming:
-        state, notes = resume(run, state, x)
+        state, notes = resume(run, config, state, x)
         for note in notes:
             say(note)
         say(f"resuming {run.path} at step {state.step} of {t.steps}")
-        if state.step > t.steps:
-            raise UserError(
-                f"{run.path} is already at step {state.step}, beyond --steps {t.steps}."
-            )
     # No times or places: the same settings, data and seed give the same bytes.
     made_by = {"settings": config.to_dict(), "data": fingerprint(x)}
     draw = eqx.filter_jit(lambda model, key: model.sample(key, 64))
