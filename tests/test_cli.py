@@ -182,7 +182,7 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
     plan = json.loads(capsys.readouterr().out)
     assert not out.exists()
     assert plan["latents"] == {"Q": 3, "P": 1}
-    prior = 3 * 6 + 3 + 1 + 6 + 2  # coefficients, base weights, tau, grid, domain
+    prior = 3 * 6 + 3 + 1  # coefficients, base weights, tau
     assert plan["parameters"]["prior"] == prior
     assert plan["seconds_per_update"] > 0
     assert plan["memory_mib"]["state"] > 0
@@ -201,6 +201,16 @@ def test_training_on_ones_own_arrays_and_folders(tmp_path, capsys):
         Image.fromarray(rng.integers(0, 256, (6, 5, 3), np.uint8)).save(folder / f"{i:02d}.png")
     assert main(["train", str(folder), "--out", str(tmp_path / "r2"), *args]) == 0
     assert main(["sample", str(tmp_path / "r2"), "-n", "3", "-o", str(tmp_path / "y.png")]) == 0
+
+
+def test_data_that_is_no_image_trains_without_sheets(tmp_path, capsys):
+    np.save(tmp_path / "five.npy", np.zeros((64, 4, 4, 5), np.float32))
+    out = tmp_path / "r"
+    args = [*SETTINGS, "--set", "data.limit=none", "--steps", "10", "--out", str(out), "--json"]
+    assert main(["train", str(tmp_path / "five.npy"), *args]) == 0
+    assert not (out / "samples").exists()
+    assert (out / "report.html").is_file()
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is not JSON
 
 
 def bad_inputs(tmp_path):

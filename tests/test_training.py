@@ -352,3 +352,16 @@ def test_jit_does_not_recompile_after_the_first_dispatch():
     marks = [len(compiled) for _ in updates(fresh(config, x), x, build_posterior(config), config)]
     assert marks[0] > 0
     assert marks[-1] == marks[0]
+
+
+def test_fit_checks_the_data_against_the_model_it_was_given():
+    a, b = jax.random.split(jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    prior = UnivariatePrior(1, key=a, cells=16)
+    with pytest.raises(UserError, match="sigmoid"):
+        fit(KAEM(prior, KAN(3, (3,), key=b)), x, steps=2, batch_size=8)
+    with pytest.raises(UserError, match=r"shape \(4,\)"):
+        fit(KAEM(prior, KAN(3, (4,), key=b, output="identity")), x, steps=2, batch_size=8)
+    model = KAEM(prior, KAN(3, (3,), key=b, output="identity"), noise=0.5)
+    _, history = fit(model, x, steps=2, batch_size=8, log_every=1)
+    assert len(history) == 2

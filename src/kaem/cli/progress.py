@@ -1,4 +1,4 @@
-"""Progress: a rich bar on a terminal, plain lines elsewhere, nothing at all with `--json`."""
+"""Progress: a rich bar on a terminal, plain lines elsewhere; always on standard error."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    def log(self, step: int, metrics: dict[str, float], speed: float) -> None: ...
+    def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None: ...
 
     def say(self, message: str) -> None: ...
 
@@ -24,14 +24,14 @@ class _Plain:
     def __init__(self, total: int, every: float) -> None:
         self.total, self.every, self.last = total, every, 0.0
 
-    def log(self, step: int, metrics: dict[str, float], speed: float) -> None:
+    def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None:
         now = time.monotonic()
         if now - self.last < self.every and step < self.total:
             return
         self.last = now
         rate = (
             ""
-            if speed != speed
+            if speed is None
             else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
         )
         print(f"step {step}/{self.total}  {_summary(metrics)}{rate}", file=sys.stderr, flush=True)
@@ -44,8 +44,8 @@ class _Bar:
     def __init__(self, bar: Any, task: Any) -> None:
         self.bar, self.task = bar, task
 
-    def log(self, step: int, metrics: dict[str, float], speed: float) -> None:
-        rate = "" if speed != speed else f"{speed:.1f}/s"
+    def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None:
+        rate = "" if speed is None else f"{speed:.1f}/s"
         self.bar.update(self.task, completed=step, info=_summary(metrics), rate=rate)
 
     def say(self, message: str) -> None:

@@ -31,11 +31,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from ..interpret.figures import sample_sheet, save_png
+    from ..interpret.figures import is_image, sample_sheet, save_png
     from ..serialisation import load, write_atomically
 
     model = load(options.run)
-    if output.suffix == ".png" and len(model.data_shape) != 3:
+    if output.suffix == ".png" and not is_image(model.data_shape):
         raise UserError(
             f"the model makes data of shape {model.data_shape}, not images; use -o FILE.npz."
         )

@@ -124,10 +124,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     written = runs.finish(this)
     result["files"] = [str(path) for path in written]
     if not options.json:
-        print(
-            f"trained to step {outcome.step} in {outcome.seconds:.0f} s "
-            f"({outcome.updates_per_second:.1f} updates/s). Look at:"
-        )
+        rate = outcome.updates_per_second
+        speed = f" ({rate:.1f} updates/s)" if rate else ""
+        print(f"trained to step {outcome.step} in {outcome.seconds:.0f} s{speed}. Look at:")
         for path in written:
             print(f"  {path}")
     return result

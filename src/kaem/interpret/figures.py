@@ -19,10 +19,15 @@ from ..serialisation import write_atomically
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
 
 
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether data of this shape can be shown: height, width, and grey or RGB."""
+    return len(shape) == 3 and shape[-1] in (1, 3)
+
+
 def sample_sheet(images: Any, columns: int | None = None, pad: int = 2) -> np.ndarray:
     """Images [N, H, W, C] in [0, 1] as one uint8 sheet, roughly square."""
     x = np.asarray(images, np.float32)
-    if x.ndim != 4 or x.shape[-1] not in (1, 3):
+    if not is_image(x.shape[1:]):
         raise UserError(f"a sheet shows images [N, H, W, 1 or 3], got shape {x.shape}.")
     x = (np.clip(x, 0, 1) * 255 + 0.5).astype(np.uint8)
     columns = columns or math.ceil(math.sqrt(len(x)))

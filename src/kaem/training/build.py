@@ -79,19 +79,30 @@ def build_optimiser(config: OptimiserConfig, steps: int) -> optax.GradientTransf
     return optax.multi_transform(rates, part)
 
 
-def check_data(x: np.ndarray, config: Config, source: str) -> None:
-    """That the model of `config` can be trained on `x`."""
-    batch = config.training.batch_size
-    if len(x) < batch:
+def check_data(
+    x: np.ndarray,
+    source: str,
+    *,
+    batch_size: int,
+    output: str,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """That a model with this `output` (and data `shape`, if it has one yet) can be trained on `x`."""
+    if shape is not None and x.shape[1:] != shape:
         raise UserError(
-            f"{source} holds {len(x)} examples, fewer than a batch of {batch}; "
-            f"add data or lower training.batch_size."
+            f"the model generates data of shape {shape}, but {source} holds examples of shape "
+            f"{x.shape[1:]}; build the generator for that shape."
         )
-    if config.generator.output == "sigmoid" and x.dtype != np.uint8:
+    if output == "sigmoid" and x.dtype != np.uint8:
         low, high = float(x.min()), float(x.max())
         if low < 0 or high > 1:
             raise UserError(
                 f"{source} has values from {low:.4g} to {high:.4g}, but a sigmoid generator makes "
-                "values in [0, 1]; scale the data (images: divide by 255), or use "
-                "`--set generator.output=identity`."
+                "values in [0, 1]; scale the data (images: divide by 255), or use an identity "
+                "output (`--set generator.output=identity`)."
             )
+    if len(x) < batch_size:
+        raise UserError(
+            f"{source} holds {len(x)} examples, fewer than a batch of {batch_size}; "
+            f"add data or lower training.batch_size."
+        )

@@ -10,7 +10,7 @@ import numpy as np
 
 from .build import build_model, build_posterior
 from .config import Config
-from .loop import initial_state, updates
+from .loop import initial_state, parameters, updates
 
 
 def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
@@ -20,9 +20,11 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         jax.tree_util.keystr(path): list(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_array))
     }
+    fixed = (".grid", ".domain")  # moved by grid updates or not at all, never by gradients
+    trained = {n: a.size for n, a in parameters(model).items() if not n.endswith(fixed)}
     sizes = {
-        name: sum(a.size for a in jax.tree.leaves(eqx.filter(part, eqx.is_inexact_array)))
-        for name, part in (("prior", model.prior), ("generator", model.generator))
+        part: sum(size for name, size in trained.items() if name.startswith(f".{part}"))
+        for part in ("prior", "generator")
     }
     state = initial_state(model, config.optimiser, config.training.steps)
     arrays = jax.tree.leaves(eqx.filter((state.model, state.optimiser), eqx.is_array))

@@ -273,7 +273,7 @@ def fit(
     from ..data.images import checked
 
     x = checked(np.asarray(x), "x")
-    check_data(x, config, "x")
+    check_data(x, "x", batch_size=batch_size, output=model.generator.output, shape=model.data_shape)
     # The caller's arrays must survive the donation of buffers.
     model = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, model)
     state = initial_state(model, config.optimiser, steps)

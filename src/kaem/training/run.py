@@ -95,7 +95,12 @@ def fingerprint(x: np.ndarray) -> dict[str, Any]:
 
 def training_data(config: Config) -> np.ndarray:
     x = load_data(config.data.name, config.data.key)[: config.data.limit]
-    check_data(x, config, config.data.name)
+    check_data(
+        x,
+        config.data.name,
+        batch_size=config.training.batch_size,
+        output=config.generator.output,
+    )
     return x
 
 
@@ -176,7 +181,7 @@ class Outcome:
     step: int
     interrupted: bool
     seconds: float
-    updates_per_second: float
+    updates_per_second: float | None  # None if nothing was timed after compiling
     metrics: dict[str, float]
 
 
@@ -186,11 +191,11 @@ def train(
     x: np.ndarray,
     *,
     resuming: bool = False,
-    on_log: Callable[[int, dict[str, float], float], None] = lambda *_: None,
+    on_log: Callable[[int, dict[str, float], float | None], None] = lambda *_: None,
     say: Report = lambda _: None,
 ) -> Outcome:
     """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
-    from ..interpret.figures import sample_sheet, save_png
+    from ..interpret.figures import is_image, sample_sheet, save_png
 
     t = config.training
     state = initial_state(build_model(config, x.shape[1:]), config.optimiser, t.steps)
@@ -205,7 +210,7 @@ def train(
     metrics: dict[str, float] = {}
     began = mark = time.perf_counter()
     first = warm = state.step
-    speed = float("nan")
+    speed: float | None = None
     stopped = False
 
     def keep(state: State) -> None:
@@ -216,10 +221,9 @@ def train(
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:
             for boundary in updates(state, x, build_posterior(config), config):
                 state = boundary.state
-                if state.step % t.sample_every == 0:
+                if state.step % t.sample_every == 0 and is_image(x.shape[1:]):
                     images = draw(state.model, jax.random.key(t.seed))
-                    if len(x.shape) == 4:
-                        save_png(run.samples / f"{state.step:08d}.png", sample_sheet(images))
+                    save_png(run.samples / f"{state.step:08d}.png", sample_sheet(images))
                 if boundary.metrics is None:
                     continue
                 metrics, now = boundary.metrics, time.perf_counter()
@@ -249,13 +253,13 @@ def train(
 
 def finish(run: Run, say: Report = lambda _: None) -> list[Path]:
     """Samples, figures and the report of a finished run."""
-    from ..interpret.figures import density_sheet, sample_sheet, save_png, training_curves
+    from ..interpret.figures import density_sheet, is_image, sample_sheet, save_png, training_curves
     from ..interpret.report import write_report
     from ..serialisation import load
 
     model = load(run.model_file)
     written = []
-    if len(model.data_shape) == 3:
+    if is_image(model.data_shape):
         key = jax.random.key(run.config().training.seed)
         written.append(run.figures / "samples.png")
         save_png(written[-1], sample_sheet(model.sample(key, 100)))
