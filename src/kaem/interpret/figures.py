@@ -112,7 +112,7 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
         )
         axis.tick_params(labelsize=7)
         axis.set_xlim(curve.z[0], curve.z[-1])
-        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylim(0, 1.06 * max(c.density.max() for c in curves))  # shared by all
     for axis in axes.flat[len(curves) :]:
         axis.axis("off")
     shown, total = len(curves), math.prod(prior.shape)
