@@ -134,6 +134,11 @@ def test_sampling_is_reproducible(trained, tmp_path, capsys):
         assert image.size[0] == image.size[1]
 
 
+def test_more_samples_than_memory_are_refused(trained, capsys):
+    assert main(["sample", str(trained), "-n", "100000000", "-o", "x.npz"]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
 def test_plot(trained, tmp_path, capsys):
     args = [
         "plot",

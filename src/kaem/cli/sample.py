@@ -1,10 +1,13 @@
 """`kaem sample RUN`: new data points, in one pass."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+
+_MAX_GIGABYTES = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..serialisation import load, write_atomically
 
     model = load(options.run)
+    gigabytes = options.n * math.prod(model.data_shape) * 4 / 1e9
+    if gigabytes > _MAX_GIGABYTES:
+        raise UserError(
+            f"{options.n} samples would take {gigabytes:.0f} GB of memory; draw at most "
+            f"{_MAX_GIGABYTES} GB at a time, with a different --seed for each file."
+        )
     if output.suffix == ".png" and not is_image(model.data_shape):
         raise UserError(
             f"the model makes data of shape {model.data_shape}, not images; use -o FILE.npz."

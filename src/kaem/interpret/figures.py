@@ -118,7 +118,7 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
     shown, total = len(curves), math.prod(prior.shape)
     which = f"all {total}" if shown == total else f"the {shown} of {total} that moved most"
     figure.suptitle(f"Learned prior densities: {which}, by KL from the reference", fontsize=10)
-    for axis in axes[-1]:
+    for axis in axes.flat[max(0, shown - columns) : shown]:  # the lowest of each column
         axis.set_xlabel("latent z", fontsize=8)
     figure.supylabel("density", fontsize=9)
     reference = {"none": "flat (no reference)"}.get(prior.reference, prior.reference)
