@@ -176,7 +176,9 @@ def test_data(capsys, tmp_path):
     assert listing["mnist"]["status"] == "absent"
     assert main(["data", "check", "mnist5k", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mnist5k"]["status"] == "good"
-    assert main(["data", "check", "mnist"]) == 2
+    assert main(["data", "check", "mnist", "mnist5k", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["mnist"]["status"], found["mnist5k"]["status"]) == ("bad", "good")
     assert main(["data", "fetch", "mnits"]) == 2
     assert "known: mnist5k" in capsys.readouterr().err
 
@@ -228,7 +230,7 @@ def bad_inputs(tmp_path):
         ("train", "/no/such/file.npy"): "neither a preset nor an existing path",
         ("train", str(tmp_path / "nan.npy")): "NaN",
         ("train", str(tmp_path / "wide.npy")): "generator.output=identity",
-        ("train", str(tmp_path / "few.npy")): "fewer than a batch",
+        ("train", str(tmp_path / "few.npy")): "one batch needs",
         ("train", "quickstart", "--config", str(tmp_path / "bad.toml")): "cannot be read",
         ("train", "quickstart", "--config", str(tmp_path / "absent.toml")): "cannot be read",
         ("train", "quickstart", "--set", "prior.basis=bessel"): "unknown basis",

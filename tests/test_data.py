@@ -157,9 +157,9 @@ def broken_files():
     with_nan[2, 1] = np.nan
     return {
         "nan": (with_nan, "index 2"),
-        "scalar": (np.array(3.0), "first axis"),
-        "empty": (np.zeros((0, 3)), "first axis"),
-        "text": (np.array([["a", "b"]]), "numbers"),
+        "scalar": (np.array(3.0), "two axes"),
+        "empty": (np.zeros((0, 3)), "no data"),
+        "text": (np.array([["a", "b"]]), "real numbers"),
         "object": (np.array([[{}]], dtype=object), "Python objects"),
     }
 

@@ -139,7 +139,8 @@ def load(path: str | os.PathLike[str]) -> KAEM:
             raise
         raise UserError(
             f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
-            "truncated or altered; use a checkpoint of the run, or train again."
+            "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
+            "run's newest checkpoint."
         ) from error
     return ready(model)
 

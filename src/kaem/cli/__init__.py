@@ -53,6 +53,14 @@ def _leaves(sub: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     return [p for action in nested for p in action.choices.values()] or [sub]
 
 
+def _exit_code(result: dict[str, Any]) -> int:
+    """130 for an interrupted run, 2 where `data check` found something bad."""
+    if result.get("interrupted"):
+        return 130
+    entries = (value for value in result.values() if isinstance(value, dict))
+    return 2 if any(entry.get("status") == "bad" for entry in entries) else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -62,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: dict[str, Any] | None = module.run(options)
         if options.json and result is not None:
             print(json.dumps(result, indent=2, allow_nan=True))
-        return 130 if result and result.get("interrupted") else 0
+        return _exit_code(result or {})
     except UserError as error:
         message = str(error)
     except MemoryError:

@@ -48,29 +48,27 @@ def _list(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> dict[str, Any]:
-    from ..data import DATASETS, find, load, verify
+    from ..data import DATASETS
 
     result = {}
     for name in options.names or DATASETS:
-        if name in DATASETS and DATASETS[name].files:
-            places = find(name)
-            missing = [file for file, path in places.items() if path is None]
-            if missing and options.names:
-                raise UserError(
-                    f"{name} lacks {', '.join(missing)}; run `kaem data fetch {name}` or set KAEM_DATA."
-                )
-            if missing:
-                result[name] = {"status": "absent", "detail": ", ".join(missing)}
-                continue
-            for file, path in places.items():
-                assert path is not None
-                verify(name, file, path)
-        x = load(name)
-        detail = (
-            f"{len(x)} examples of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
-        )
-        result[name] = {"status": "good", "detail": detail}
+        try:
+            result[name] = {"status": "good", "detail": _checked(name)}
+        except UserError as error:
+            absent = not options.names and name in DATASETS
+            result[name] = {"status": "absent" if absent else "bad", "detail": str(error)}
     return result
+
+
+def _checked(name: str) -> str:
+    from ..data import DATASETS, find, load, verify
+
+    if name in DATASETS:
+        for file, path in find(name).items():
+            if path is not None:  # `load` names what is missing
+                verify(name, file, path)
+    x = load(name)
+    return f"{len(x)} examples of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
 
 
 def _fetch(options: argparse.Namespace) -> dict[str, Any]:

@@ -13,13 +13,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = _run(options.run) if options.run else _machine()
     if not options.json:
         for name, value in result.items():
-            text = (
-                ", ".join(f"{k} {v}" for k, v in value.items())
-                if isinstance(value, dict)
-                else value
-            )
-            print(f"{name:<14}{text}")
+            print(f"{name.replace('_', ' '):<14}{_text(value)}")
     return result
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _machine() -> dict[str, Any]:
@@ -40,10 +43,10 @@ def _machine() -> dict[str, Any]:
     return {
         "versions": versions,
         "python": platform.python_version(),
-        "devices": ", ".join(str(d) for d in jax.devices()),
+        "devices": [str(d) for d in jax.devices()],
         "cores": os.cpu_count(),
-        "presets": ", ".join(preset_names()),
-        "data folders": ", ".join(str(f) for f in search_folders()),
+        "presets": preset_names(),
+        "data_folders": [str(f) for f in search_folders()],
     }
 
 

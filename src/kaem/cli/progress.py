@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 
@@ -34,10 +34,12 @@ class _Plain:
             if speed is None
             else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
         )
-        print(f"step {step}/{self.total}  {_summary(metrics)}{rate}", file=sys.stderr, flush=True)
+        self.say(f"step {step}/{self.total}  {_summary(metrics)}{rate}")
 
     def say(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
+        # A closed pipe (`kaem train ... 2>&1 | head`) ends the reading, not the training.
+        with suppress(BrokenPipeError):
+            print(message, file=sys.stderr, flush=True)
 
 
 class _Bar:

@@ -101,7 +101,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with progress(config.training.steps) as reporter:
         if not options.resume:
             reporter.say(
-                f"training {options.what} on {len(x)} examples of shape {x.shape[1:]} into {out}"
+                f"training {options.what} on {len(x)} examples of shape {x.shape[1:]} into {out}; "
+                "compiling first"
             )
         outcome = runs.train(
             this, config, x, resuming=options.resume, on_log=reporter.log, say=reporter.say

@@ -51,8 +51,8 @@ def read_array(path: Path, key: str | None = None) -> np.ndarray:
             raise
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
         raise UserError(
-            f"{path} is not a readable NumPy file: {reason}. "
-            "Save plain numeric arrays with np.save or np.savez."
+            f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
+            "save plain numeric arrays with np.save or np.savez."
         ) from error
 
 
@@ -104,12 +104,19 @@ def checked(x: np.ndarray, source: str) -> np.ndarray:
     """`x` as uint8 images [N, H, W, C] or float32 [N, ...], or an error that says what is wrong."""
     if x.dtype == np.bool_:
         x = x.astype(np.float32)
-    if x.ndim < 2 or x.shape[0] == 0 or 0 in x.shape:
-        raise UserError(f"{source} must hold examples along its first axis, got shape {x.shape}.")
+    if x.ndim < 2:
+        raise UserError(
+            f"{source} needs at least two axes, examples along the first, got shape {x.shape}; "
+            "for one number per example, reshape it with x[:, None]."
+        )
+    if 0 in x.shape:
+        raise UserError(f"{source} holds no data: its shape is {x.shape}. Check how it was saved.")
     if x.dtype == np.uint8:
         return x[..., None] if x.ndim == 3 else x
     if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-        raise UserError(f"{source} must hold numbers, got dtype {x.dtype}.")
+        raise UserError(
+            f"{source} must hold real numbers, got dtype {x.dtype}; convert it to float32 or uint8."
+        )
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)

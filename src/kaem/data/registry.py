@@ -152,7 +152,8 @@ def load(source: str, key: str | None = None, split: Split = "train") -> np.ndar
     if not path.exists():
         raise UserError(
             f"there is no dataset {source!r}: it is neither a registered name "
-            f"({', '.join(DATASETS)}) nor an existing path."
+            f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, or run "
+            "`kaem data list`."
         )
     if path.suffix in (".npy", ".npz"):
         return checked(read_array(path, key), source)

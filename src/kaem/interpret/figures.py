@@ -136,7 +136,7 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
 
 _PANELS = (
     (("log_likelihood", "log_marginal"), "log-likelihood (nats per example)"),
-    (("log_prior",), "log-prior of posterior samples (nats)"),
+    (("log_prior",), "log-prior (nats)"),
     (("ess", "ess_min"), "effective sample size"),
     (("table_error",), "error of the CDF tables"),
 )

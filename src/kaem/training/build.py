@@ -103,6 +103,6 @@ def check_data(
             )
     if len(x) < batch_size:
         raise UserError(
-            f"{source} holds {len(x)} examples, fewer than a batch of {batch_size}; "
-            f"add data or lower training.batch_size."
+            f"{source} has {len(x)} of the {batch_size} examples that one batch needs; add data, or "
+            f"use smaller batches with `--set training.batch_size={len(x)}`."
         )

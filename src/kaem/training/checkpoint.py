@@ -97,7 +97,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text("utf8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); is this a run folder?") from error
+        raise UserError(
+            f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."
+        ) from error
     if not isinstance(value, dict):
         raise UserError(f"{path} should hold a JSON object, got {type(value).__name__}.")
     return value
