@@ -13,7 +13,7 @@ evaluated once per input and `layer` and `curves` are matrix products.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -24,22 +24,21 @@ from jaxtyping import Array, Float, PRNGKeyArray
 _BLOCK = 10  # samples for each pass over the accumulators of `sum_over_samples`
 
 
+class Start(NamedTuple):
+    """How new functions begin: Table hp-nist's names stand in `Functions.init`."""
+
+    size: int  # grid intervals, degrees or harmonics
+    interval: tuple[float, float]
+    amplitude: float
+    scale: float
+
+
 class AbstractBasis(eqx.Module):
     """A bank of Q x P functions in one basis, without the base-activation branch."""
 
     @classmethod
     @abstractmethod
-    def init(
-        cls,
-        inputs: int,
-        outputs: int,
-        *,
-        size: int,
-        interval: tuple[float, float],
-        amplitude: float,
-        scale: float,
-        rng: np.random.Generator,
-    ) -> Self:
+    def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         """A new bank of Q = `outputs` times P = `inputs` small functions."""
 
     @abstractmethod
@@ -171,9 +170,9 @@ def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndar
 
 
 def small_curve_coefficients(
-    basis: LinearBasis, rng: np.random.Generator, amplitude: float, scale: float
+    basis: LinearBasis, rng: np.random.Generator, start: Start
 ) -> Float[Array, "Q P B"]:
-    r"""Curves through uniform noise of width `amplitude / G` on the grid, with Glorot weights.
+    r"""Curves through uniform noise of width $\varepsilon / G$ on the grid, with Glorot weights.
 
     Table hp-nist's $\varepsilon$ and $\sigma_s$: functions start small but not identical.
     """
@@ -181,7 +180,7 @@ def small_curve_coefficients(
 
     outputs, inputs, _ = basis.coefficients.shape
     points = basis.grid.shape[1]
-    noise = rng.uniform(-0.5, 0.5, (outputs, inputs, points)) * amplitude / points
+    noise = rng.uniform(-0.5, 0.5, (outputs, inputs, points)) * start.amplitude / points
     first = eqx.tree_at(lambda b: b.grid, basis, basis.grid[:1])  # all inputs start alike
     inverse = np.asarray(least_squares(features_on(first, first.grid)))[0]
-    return as_array(noise @ inverse.T * scale * glorot(rng, outputs, inputs)[..., None])
+    return as_array(noise @ inverse.T * start.scale * glorot(rng, outputs, inputs)[..., None])

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import AbstractBasis, as_array, glorot
+from ._basis import AbstractBasis, Start, as_array, glorot
 
 
 class Wavelet(AbstractBasis):
@@ -26,23 +26,14 @@ class Wavelet(AbstractBasis):
     width_floor: float = eqx.field(static=True, default=0.05)
 
     @classmethod
-    def init(
-        cls,
-        inputs: int,
-        outputs: int,
-        *,
-        size: int,
-        interval: tuple[float, float],
-        amplitude: float,
-        scale: float,
-        rng: np.random.Generator,
-    ) -> Self:
-        del size, amplitude  # a wavelet has no grid and no noise curve
+    def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         bound = (6 / (inputs + outputs)) ** 0.5  # Glorot-uniform
         return cls(
-            centre=as_array((interval[0] + interval[1]) / 2 + glorot(rng, outputs, inputs)),
+            centre=as_array(
+                (start.interval[0] + start.interval[1]) / 2 + glorot(rng, outputs, inputs)
+            ),
             raw_width=as_array(rng.uniform(-bound, bound, (outputs, inputs))),
-            weight=as_array(glorot(rng, outputs, inputs) * scale),
+            weight=as_array(glorot(rng, outputs, inputs) * start.scale),
             tau=as_array(np.ones(())),
         )
 

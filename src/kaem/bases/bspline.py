@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import LinearBasis, small_curve_coefficients, uniform_grid
+from ._basis import LinearBasis, Start, small_curve_coefficients, uniform_grid
 
 _DEGREE = 3
 
@@ -20,22 +20,12 @@ class BSpline(LinearBasis):
     coefficients: Float[Array, "Q P B"]
 
     @classmethod
-    def init(
-        cls,
-        inputs: int,
-        outputs: int,
-        *,
-        size: int,
-        interval: tuple[float, float],
-        amplitude: float,
-        scale: float,
-        rng: np.random.Generator,
-    ) -> Self:
+    def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         basis = cls(
-            grid=uniform_grid(inputs, size + 1, interval),
-            coefficients=jnp.zeros((outputs, inputs, size + _DEGREE)),
+            grid=uniform_grid(inputs, start.size + 1, start.interval),
+            coefficients=jnp.zeros((outputs, inputs, start.size + _DEGREE)),
         )
-        coefficients = small_curve_coefficients(basis, rng, amplitude, scale)
+        coefficients = small_curve_coefficients(basis, rng, start)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import LinearBasis, as_array, glorot, uniform_grid
+from ._basis import LinearBasis, Start, as_array, glorot, uniform_grid
 
 
 class Fourier(LinearBasis):
@@ -20,21 +20,11 @@ class Fourier(LinearBasis):
     coefficients: Float[Array, "Q P B"]
 
     @classmethod
-    def init(
-        cls,
-        inputs: int,
-        outputs: int,
-        *,
-        size: int,
-        interval: tuple[float, float],
-        amplitude: float,
-        scale: float,
-        rng: np.random.Generator,
-    ) -> Self:
-        decay = amplitude / np.tile(np.arange(1, size + 1), 2) ** 2
-        noise = rng.uniform(-0.5, 0.5, (outputs, inputs, 2 * size))
-        weights = glorot(rng, outputs, inputs)[..., None] * scale
-        return cls(uniform_grid(inputs, 2, interval), as_array(noise * decay * weights))
+    def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
+        decay = start.amplitude / np.tile(np.arange(1, start.size + 1), 2) ** 2
+        noise = rng.uniform(-0.5, 0.5, (outputs, inputs, 2 * start.size))
+        weights = glorot(rng, outputs, inputs)[..., None] * start.scale
+        return cls(uniform_grid(inputs, 2, start.interval), as_array(noise * decay * weights))
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
         lo, hi = jax.lax.stop_gradient(self.grid).T

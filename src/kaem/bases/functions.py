@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._basis import AbstractBasis, as_array, glorot, host_rng
+from ._basis import AbstractBasis, Start, as_array, glorot, host_rng
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .fourier import Fourier
@@ -82,15 +82,8 @@ class Functions(eqx.Module):
         if activation is not None:
             gain = (base_mean + base_scale * rng.uniform(-1, 1, (outputs, inputs))) / inputs**0.5
             base_weight = as_array(gain * glorot(rng, outputs, inputs))
-        made = BASES[basis].init(
-            inputs,
-            outputs,
-            size=size,
-            interval=interval,
-            amplitude=amplitude,
-            scale=basis_scale,
-            rng=rng,
-        )
+        start = Start(size, interval, amplitude, basis_scale)
+        made = BASES[basis].init(inputs, outputs, start, rng)
         return cls(made, base_weight, activation)
 
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:

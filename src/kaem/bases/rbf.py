@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import LinearBasis, small_curve_coefficients, sum_over_samples, uniform_grid
+from ._basis import LinearBasis, Start, small_curve_coefficients, sum_over_samples, uniform_grid
 
 
 class RBF(LinearBasis):
@@ -24,23 +24,13 @@ class RBF(LinearBasis):
     log_tau: Float[Array, ""]
 
     @classmethod
-    def init(
-        cls,
-        inputs: int,
-        outputs: int,
-        *,
-        size: int,
-        interval: tuple[float, float],
-        amplitude: float,
-        scale: float,
-        rng: np.random.Generator,
-    ) -> Self:
+    def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         basis = cls(
-            grid=uniform_grid(inputs, size + 1, interval),
-            coefficients=jnp.zeros((outputs, inputs, size + 1)),
+            grid=uniform_grid(inputs, start.size + 1, start.interval),
+            coefficients=jnp.zeros((outputs, inputs, start.size + 1)),
             log_tau=jnp.zeros(()),
         )
-        coefficients = small_curve_coefficients(basis, rng, amplitude, scale)
+        coefficients = small_curve_coefficients(basis, rng, start)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P G"]:
