@@ -86,7 +86,7 @@ def test_regridding_the_generator_preserves_its_images():
         generator = generator.regrid(z, 0.3) if i == 0 else generator
     moved = generator.regrid(model.prior.sample(jax.random.key(2), 500), 0.05)
     a, b = (np.asarray(jax.vmap(g)(z)) for g in (generator, moved))
-    # The few inputs beyond the new samples' range may change; the images as a whole do not.
+    # A grid of quantiles has few centres in the tails, where single pixels move by up to 0.06.
     assert np.sqrt(np.mean((a - b) ** 2)) < 0.03 * a.std()
 
 
