@@ -1,10 +1,14 @@
 """`kaem data list|check|fetch`: where datasets are, whether they are whole, and getting them."""
 
 import argparse
+import math
 import sys
 from typing import Any
 
 from ..errors import UserError
+
+_LARGE = 10**9  # bytes; of a larger dataset, whole by its checksum, only a sample is decoded
+_SAMPLE = 1000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +24,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = {"list": _list, "check": _check, "fetch": _fetch}[options.action](options)
     if not options.json:
         for name, entry in result.items():
-            print(f"{name:<15}{entry['status']:<12}{entry['detail']}")
+            print(f"{name:<14} {entry['status']:<11} {entry['detail']}")
     return result
 
 
@@ -36,7 +40,8 @@ def _list(options: argparse.Namespace) -> dict[str, Any]:
             folder = next(str(p.parent) for p in places.values() if p)
             status, detail = "present", f"{dataset.title}, in {folder}"
         else:
-            status, detail = "absent", f"{dataset.title}; `kaem data fetch {name}`"
+            how = " says how to get it by hand" if dataset.by_hand else ""
+            status, detail = "absent", f"{dataset.title}; `kaem data fetch {name}`{how}"
         result[name] = {
             "status": status,
             "detail": detail,
@@ -48,14 +53,14 @@ def _list(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> dict[str, Any]:
-    from ..data import DATASETS
+    from ..data import DATASETS, find
 
     result = {}
     for name in options.names or DATASETS:
         try:
             result[name] = {"status": "good", "detail": _checked(name)}
         except UserError as error:
-            absent = not options.names and name in DATASETS
+            absent = not options.names and not any(find(name).values())
             result[name] = {"status": "absent" if absent else "bad", "detail": str(error)}
     return result
 
@@ -63,12 +68,17 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
 def _checked(name: str) -> str:
     from ..data import DATASETS, find, load, verify
 
+    count = None
     if name in DATASETS:
+        dataset = DATASETS[name]
         for file, path in find(name).items():
             if path is not None:  # `load` names what is missing
                 verify(name, file, path)
-    x = load(name)
-    return f"{len(x)} examples of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
+        if math.prod(dataset.shape) * dataset.train > _LARGE:
+            count = dataset.train
+    x = load(name, limit=None if count is None else _SAMPLE)
+    many = f"{len(x)} examples" if count is None else f"the first {len(x)} of {count} examples"
+    return f"{many} of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
 
 
 def _fetch(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,103 +1,118 @@
-"""Readers: files to arrays of shape [N, ...], uint8 images or float tables, checked for sense."""
+"""Images, of a folder or a zip file, as uint8 [N, H, W, C]; and the checks that all data passes.
 
-import gzip
-import math
-import struct
+An image is cropped to its central square before it is resized, so nothing is distorted. Resizing
+uses Lanczos: like every filter of Pillow it averages over all pixels that a new one covers, so
+fine patterns do not alias, and it is the sharpest; a box filter would only repeat pixels where an
+image is enlarged.
+"""
+
+import io
+import os
 import zipfile
-import zlib
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from .arrays import Split
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
-ARRAY_KEYS = ("x_train", "train_x", "x", "images", "data", "arr_0")
+KINDS = {1: "grey", 3: "RGB"}
+
+# The dataset's own partition (list_eval_partition.txt); 162771 to 182637 are for validation.
+CELEBA = {"train": range(1, 162_771), "test": range(182_638, 202_600)}
+CELEBA_CROP, CELEBA_SIZE = 148, 64
+
+_MAX_GIGABYTES = 16
+_MAX_MEMBER_BYTES = 2**28  # an image of a zip file; more is damage, or meant to exhaust memory
 
 
-def read_idx(path: Path) -> np.ndarray:
-    """An MNIST-format file (idx1 or idx3, gzipped or not)."""
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            data = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path} could not be decompressed ({error}); it is truncated or damaged. "
-            "Delete it and run `kaem data fetch` again."
-        ) from error
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise UserError(f"{path} is not an idx file of bytes: it starts with {data[:4].hex()!r}.")
-    rank = data[3]
-    shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
-    body = data[4 + 4 * rank :]
-    if len(body) != math.prod(shape):
-        raise UserError(
-            f"{path} should hold {math.prod(shape)} bytes for shape {shape}, got {len(body)}; "
-            "it is truncated or damaged."
-        )
-    return np.frombuffer(body, np.uint8).reshape(shape)
+@dataclass(frozen=True)
+class Options:
+    """What is asked of the data: `data.size`, `data.channels`, `data.limit` and `data.mixed`."""
 
+    size: int | None = None
+    channels: int | None = None
+    limit: int | None = None
+    mixed: bool = False
 
-def read_array(path: Path, key: str | None = None) -> np.ndarray:
-    """A `.npy` file, or one array of a `.npz` file. Never unpickles."""
-    try:
-        with open(path, "rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            return loaded[_choose_key(path, loaded.files, key)]
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        if isinstance(error, UserError):
-            raise
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
-        raise UserError(
-            f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
-            "save plain numeric arrays with np.save or np.savez."
-        ) from error
-
-
-def _choose_key(path: Path, keys: list[str], key: str | None) -> str:
-    if key is not None:
-        if key not in keys:
-            raise UserError(f"{path} has no array {key!r}; it holds {', '.join(keys)}.")
-        return key
-    for candidate in (*ARRAY_KEYS, *(keys if len(keys) == 1 else [])):
-        if candidate in keys:
-            return candidate
-    raise UserError(
-        f"{path} holds {', '.join(keys) or 'nothing'}; say which to use with --set data.key=NAME."
-    )
-
-
-def read_folder(path: Path) -> np.ndarray:
-    """Every image below a folder, in name order; all must share size and channels."""
-    from PIL import Image, UnidentifiedImageError
-
-    files = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
-    if not files:
-        raise UserError(
-            f"{path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); point to the folder "
-            "that does, or to a .npy or .npz file."
-        )
-    images: list[np.ndarray] = []
-    for file in files:
-        try:
-            with Image.open(file) as image:
-                mode = "L" if image.mode in ("1", "L", "LA", "I;16", "I", "F") else "RGB"
-                pixels = np.asarray(image.convert(mode))
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
+    def __post_init__(self) -> None:
+        for name in ("size", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"data.{name} must be at least 1, or none, got {value}.")
+        if self.channels not in (None, 1, 3):
             raise UserError(
-                f"{file} cannot be read as an image ({error}). Remove or repair it; "
-                f"{len(images)} files before it were fine."
-            ) from error
-        pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-        if images and pixels.shape != images[0].shape:
-            raise UserError(
-                f"{file} has shape {pixels.shape} (height, width, channels), but {files[0]} has "
-                f"{images[0].shape}; all images of a data set must have one size. Resize them first."
+                f"data.channels must be 1 (grey), 3 (RGB) or none, got {self.channels}."
             )
-        images.append(pixels)
-    return np.stack(images)
+
+
+def image_names(names: Iterable[str]) -> list[str]:
+    """The images among relative paths, in name order, without macOS's `._` shadows."""
+
+    def is_image(name: str) -> bool:
+        base = name.rpartition("/")[2]
+        return os.path.splitext(base)[1].lower() in IMAGE_SUFFIXES and not base.startswith("._")
+
+    return sorted(filter(is_image, names), key=lambda name: name.split("/"))
+
+
+@contextmanager
+def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
+    """The names of the images below a folder or in a zip file, and what reads one of them."""
+    if path.is_dir():
+        tops = ((os.path.relpath(top, path), files) for top, _, files in os.walk(path))
+        names = (os.path.join(top, file) for top, files in tops for file in files)
+        plain = (name.replace(os.sep, "/").removeprefix("./") for name in names)
+        yield image_names(plain), lambda name: (path / name).read_bytes()
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile, ValueError) as error:
+        raise UserError(
+            f"{path} is not a readable zip file ({error}); it is truncated, damaged or another "
+            "format. Get it again, or point to a folder of images."
+        ) from error
+
+    def content(name: str) -> bytes:
+        if (size := archive.getinfo(name).file_size) > _MAX_MEMBER_BYTES:
+            raise UserError(f"unpacked it would take {size / 1e6:.0f} MB")
+        return archive.read(name)
+
+    with archive:
+        yield image_names(archive.namelist()), content
+
+
+def read_images(path: Path, options: Options) -> np.ndarray:
+    """Every image below a folder or in a zip file, in name order, without unpacking it."""
+    with image_files(path) as (names, content):
+        if not names:
+            raise UserError(
+                f"{path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); point to the folder "
+                "or zip file that does, or to a .npy or .npz file."
+            )
+        return _read(path, names, content, options)
+
+
+def read_celeba(path: Path, split: Split, options: Options) -> np.ndarray:
+    """One split of img_align_celeba[.zip]: the central 148 x 148 pixels, resized to 64 x 64."""
+    numbers = CELEBA[split]
+    wanted = {f"{number:06}" for number in numbers}
+    with image_files(path) as (names, content):
+        names = [name for name in names if PurePosixPath(name).stem in wanted]
+        if not names:
+            raise UserError(
+                f"{path} holds none of CelebA's {split} images, {numbers[0]:06}.jpg to "
+                f"{numbers[-1]:06}.jpg; it is incomplete, or something else of that name: rename it "
+                "to have it read as it is."
+            )
+        options = replace(options, size=options.size or CELEBA_SIZE)
+        return _read(path, names, content, options, CELEBA_CROP)
 
 
 def checked(x: np.ndarray, source: str) -> np.ndarray:
@@ -127,3 +142,137 @@ def checked(x: np.ndarray, source: str) -> np.ndarray:
             f"(first at index {first[0]}); remove or impute them."
         )
     return x[..., None] if x.ndim == 3 else x
+
+
+def fitted(x: np.ndarray, source: str, options: Options) -> np.ndarray:
+    """`x` with the size and the channels that were asked for, or an error that says why not."""
+    size, image = options.size, x.ndim == 4
+    if options.channels is not None:
+        if not image:
+            raise UserError(
+                f"{source} holds examples of shape {x.shape[1:]}, which are no images, so it has no "
+                f"{options.channels} channels; leave data.channels out (`--set data.channels=none`)."
+            )
+        _require_channels(x.shape[3], options.channels, source)
+    if size is None or (image and x.shape[1:3] == (size, size)):
+        return x
+    if not image or x.dtype != np.uint8 or x.shape[3] not in KINDS:
+        raise UserError(
+            f"{source} holds {x.dtype} examples of shape {x.shape[1:]}; only uint8 images, grey or "
+            f"RGB, are resized to data.size={size}. Resize it yourself, or leave data.size out "
+            "(`--set data.size=none`)."
+        )
+    from PIL import Image
+
+    def resized(i: int) -> np.ndarray:
+        image = Image.fromarray(x[i, ..., 0] if x.shape[3] == 1 else x[i])
+        return _pixels(image, size)
+
+    return _filled((len(x), size, size, x.shape[3]), resized)
+
+
+def _read(
+    path: Path,
+    names: list[str],
+    content: Callable[[str], bytes],
+    options: Options,
+    crop: int | None = None,
+) -> np.ndarray:
+    """Decode `names`, which must share their channels and, unless `mixed`, their size."""
+    from PIL import Image
+
+    names = names[: options.limit]
+
+    def decoded(i: int) -> tuple[tuple[int, int], np.ndarray]:
+        try:
+            with Image.open(io.BytesIO(content(names[i]))) as image:
+                return image.size, _pixels(_eight_bit(image), options.size, crop)
+        except Exception as error:  # what Pillow raises depends on the format and the damage
+            raise UserError(
+                f"{path / names[i]} cannot be read as an image ({error}). Remove or repair it; "
+                f"{i} files before it were fine."
+            ) from error
+
+    extent, first = decoded(0)
+    _require_channels(first.shape[2], options.channels, str(path))
+    if (gigabytes := len(names) * first.nbytes / 1e9) > _MAX_GIGABYTES:
+        raise UserError(
+            f"{path} holds {len(names)} images of shape {first.shape}, {gigabytes:.0f} GB in memory; "
+            "make them smaller with `--set data.size=N`, or take fewer with `--set data.limit=N`."
+        )
+
+    def alike(i: int) -> np.ndarray:
+        size, pixels = decoded(i)
+        if size != extent and not (options.mixed and options.size):
+            remedy = "" if options.size else "--set data.size=N "
+            raise UserError(
+                f"{path / names[i]} is {size[0]} x {size[1]} pixels, but {path / names[0]} is "
+                f"{extent[0]} x {extent[1]}; images of a data set must have one size. If they belong "
+                f"together, `{remedy}--set data.mixed=true` crops and resizes each to a square."
+            )
+        if pixels.shape[2] != first.shape[2]:
+            raise UserError(
+                f"{path / names[i]} is {KINDS[pixels.shape[2]]}, but {path / names[0]} is "
+                f"{KINDS[first.shape[2]]}; images of a data set must all be grey or all be RGB. "
+                "Convert or remove one kind."
+            )
+        return pixels
+
+    return _filled((len(names), *first.shape), alike)
+
+
+def _eight_bit(image: Any) -> Any:
+    """Grey or RGB, 8 bits a channel; transparency is dropped."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        # 16 bits; Pillow's own conversion would clip at 255.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise UserError("its pixels have 32 bits and no known range: save it with 8, or as .npy")
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+
+
+def _pixels(image: Any, size: int | None, crop: int | None = None) -> np.ndarray:
+    """Of a Pillow image, the central square (at most `crop` wide) at `size`; all of it if None."""
+    from PIL import Image
+
+    if size is not None:
+        side = min(*image.size, crop or min(image.size))
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        # Not `resize(box=...)`, which lets in some of what is around the box.
+        image = image.crop((left, top, left + side, top + side))
+        image = image.resize((size, size), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _filled(shape: tuple[int, ...], example: Callable[[int], np.ndarray]) -> np.ndarray:
+    """uint8 examples, in threads (Pillow works without the GIL), straight to where they belong."""
+    x = np.empty(shape, np.uint8)
+    step = 64  # a task for each of 160,000 images would take more memory than time it saves
+
+    def fill(start: int) -> None:
+        for i in range(start, min(start + step, len(x))):
+            x[i] = example(i)
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        for _ in pool.map(fill, range(0, len(x), step)):
+            pass  # in order, so the first bad image is the one that is named
+    return x
+
+
+def _require_channels(got: int, wanted: int | None, source: str) -> None:
+    if wanted is None or got == wanted:
+        return
+    if got in KINDS:
+        raise UserError(
+            f"{source} holds {KINDS[got]} images, but data.channels={wanted} asks for "
+            f"{KINDS[wanted]}: `--set data.channels={got}` trains a model of {KINDS[got]} images, or "
+            f"convert the images to {KINDS[wanted]}."
+        )
+    raise UserError(
+        f"{source} holds images of {got} channels, but data.channels={wanted} asks for "
+        f"{KINDS[wanted]}; keep the channels that you mean, or leave data.channels out "
+        "(`--set data.channels=none`)."
+    )

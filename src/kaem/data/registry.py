@@ -1,35 +1,75 @@
 """Datasets by name, where they are looked for, their checksums, and how to fetch them.
 
-A dataset lives in `$KAEM_DATA/<folder>` or the user's cache, in its canonical files. Anything
-else is a path: a folder of images, a `.npy` or a `.npz` file.
+A dataset lives in `$KAEM_DATA/<folder>` or the user's cache, in its canonical files.
 """
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from ..errors import UserError
-from .images import checked, read_array, read_folder, read_idx
+from .arrays import Split, read_array, read_cifar, read_idx, read_mat
+from .images import Options, image_files, read_celeba
 
-Split = Literal["train", "test"]
+Reader = Callable[[Path, Split, Options], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named dataset: canonical files with SHA-256 checksums, and mirrors to fetch them from."""
+    """A named dataset: canonical files with SHA-256 checksums, their reader, and their mirrors.
+
+    `files` are the training and the test file, or one with both. An archive may also lie there
+    unpacked, as a folder of `unpacked` images. `by_hand` says how to get what no program can.
+    """
 
     title: str
     shape: tuple[int, ...]
     train: int
+    read: Reader
     folder: str = ""
     files: tuple[tuple[str, str], ...] = ()
     mirrors: tuple[str, ...] = ()
     licence: str = ""
+    unpacked: int = 0
+    by_hand: str = ""
+
+    def file(self, split: Split) -> str:
+        return self.files[0 if split == "train" else -1][0]
+
+    def forms(self, file: str) -> tuple[str, ...]:
+        """The names under which `file` may be there."""
+        return (file, Path(file).stem) if self.unpacked else (file,)
+
+    def locate(self, file: str, folder: Path) -> Path | None:
+        """`file` in `folder`, as it is or unpacked."""
+        for path in (folder / form for form in self.forms(file)):
+            if path.is_file() if path.name == file else path.is_dir():
+                return path
+        return None
+
+
+def _read_embedded(_: Path, split: Split, options: Options) -> np.ndarray:
+    if split == "test":
+        raise UserError("mnist5k has training digits only; for test digits use `mnist`.")
+    with resources.as_file(resources.files("kaem.data") / "mnist_5k.npz") as embedded:
+        return read_array(embedded, "x")
+
+
+def _read_idx(path: Path, split: Split, options: Options) -> np.ndarray:
+    return read_idx(path)
+
+
+def _read_mat(path: Path, split: Split, options: Options) -> np.ndarray:
+    return read_mat(path, limit=options.limit)
+
+
+def _read_cifar(path: Path, split: Split, options: Options) -> np.ndarray:
+    return read_cifar(path, split, options.limit)
 
 
 DATASETS: dict[str, Dataset] = {
@@ -37,12 +77,14 @@ DATASETS: dict[str, Dataset] = {
         "5,000 MNIST training digits, embedded in the package",
         (28, 28, 1),
         5000,
+        _read_embedded,
         licence="CC BY-SA 3.0, Y. LeCun and C. Cortes",
     ),
     "mnist": Dataset(
         "MNIST handwritten digits",
         (28, 28, 1),
         60000,
+        _read_idx,
         "mnist",
         (
             (
@@ -64,6 +106,7 @@ DATASETS: dict[str, Dataset] = {
         "Fashion-MNIST articles of clothing",
         (28, 28, 1),
         60000,
+        _read_idx,
         "fashion_mnist",
         (
             (
@@ -77,6 +120,58 @@ DATASETS: dict[str, Dataset] = {
         ),
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         licence="MIT, Zalando SE",
+    ),
+    "svhn": Dataset(
+        "SVHN, digits of house numbers",
+        (32, 32, 3),
+        73257,
+        _read_mat,
+        "svhn",
+        (
+            (
+                "train_32x32.mat",
+                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            ),
+            (
+                "test_32x32.mat",
+                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+            ),
+        ),
+        ("http://ufldl.stanford.edu/housenumbers/",),
+        licence="non-commercial use, Y. Netzer et al.",
+    ),
+    "cifar10": Dataset(
+        "CIFAR-10, small photographs of ten kinds of things",
+        (32, 32, 3),
+        50000,
+        _read_cifar,
+        "cifar10",
+        (
+            (
+                "cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+        ("https://www.cs.toronto.edu/~kriz/",),
+        licence="none stated, A. Krizhevsky",
+    ),
+    "celeba": Dataset(
+        "CelebA, faces cropped and resized to 64 x 64",
+        (64, 64, 3),
+        162770,
+        read_celeba,
+        "celeba",
+        (
+            (
+                "img_align_celeba.zip",
+                "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+            ),
+        ),
+        licence="non-commercial research, MMLAB, The Chinese University of Hong Kong",
+        unpacked=202599,
+        by_hand="it is given out through a Google Drive form. Open "
+        "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, agree to its terms, and download "
+        "img_align_celeba.zip (1.4 GB) from `Align&Cropped Images`",
     ),
 }
 
@@ -103,14 +198,27 @@ def find(name: str) -> dict[str, Path | None]:
     dataset = DATASETS[name]
     found: dict[str, Path | None] = {}
     for file, _ in dataset.files:
-        candidates = (folder / dataset.folder / file for folder in search_folders())
-        found[file] = next((path for path in candidates if path.is_file()), None)
+        places = (dataset.locate(file, top / dataset.folder) for top in search_folders())
+        found[file] = next((path for path in places if path is not None), None)
     return found
 
 
 def verify(name: str, file: str, path: Path) -> None:
-    """Raise unless `path` has the checksum that `file` of dataset `name` must have."""
-    expected = dict(DATASETS[name].files)[file]
+    """Raise unless `path` is what `file` of dataset `name` must be.
+
+    A file has its checksum. Of a folder that an archive was unpacked to, the images are counted.
+    """
+    dataset = DATASETS[name]
+    if path.is_dir():
+        with image_files(path) as (names, _):
+            count = len(names)
+        if count != dataset.unpacked:
+            raise UserError(
+                f"{path} holds {count} images, but {file} of {name} has {dataset.unpacked}; unpack "
+                f"it again. To use what is there, give the path {path} instead of {name}."
+            )
+        return
+    expected = dict(dataset.files)[file]
     got = sha256(path)
     if got != expected:
         raise UserError(
@@ -120,53 +228,11 @@ def verify(name: str, file: str, path: Path) -> None:
         )
 
 
-def load_named(name: str, split: Split = "train") -> np.ndarray:
-    """A registered dataset as uint8 images [N, H, W, C]."""
-    if name == "mnist5k":
-        with resources.as_file(resources.files("kaem.data") / "mnist_5k.npz") as path:
-            return read_array(path, "x")
-    wanted = next(f for f, _ in DATASETS[name].files if f.startswith("t10k") == (split == "test"))
-    found = find(name)[wanted]
-    if found is None:
-        places = ", ".join(str(f / DATASETS[name].folder) for f in search_folders())
-        raise UserError(
-            f"{name} is not on this machine: {wanted} was looked for in {places}. Run "
-            f"`kaem data fetch {name}`, set KAEM_DATA to the folder that contains "
-            f"{DATASETS[name].folder}/, or use the embedded `mnist5k`."
-        )
-    verify(name, wanted, found)
-    return checked(read_idx(found), str(found))
-
-
-def load(source: str, key: str | None = None, split: Split = "train") -> np.ndarray:
-    """A dataset by name or path: uint8 images [N, H, W, C], or float32 [N, ...]."""
-    if source in DATASETS:
-        return load_named(source, split)
-    path = Path(source)
-    if path.is_dir():
-        if (path / "train-images-idx3-ubyte.gz").is_file():
-            prefix = "t10k" if split == "test" else "train"
-            path = path / f"{prefix}-images-idx3-ubyte.gz"
-            return checked(read_idx(path), str(path))
-        return checked(read_folder(path), source)
-    if not path.exists():
-        raise UserError(
-            f"there is no dataset {source!r}: it is neither a registered name "
-            f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, or run "
-            "`kaem data list`."
-        )
-    if path.suffix in (".npy", ".npz"):
-        return checked(read_array(path, key), source)
-    if path.suffix == ".gz" or "ubyte" in path.name:
-        return checked(read_idx(path), source)
-    raise UserError(
-        f"{source} has a format that is not read; use a folder of images, .npy, .npz or idx.gz."
-    )
-
-
 def fetch(name: str, progress: bool = False) -> list[Path]:
     """Download a dataset's missing files to `$KAEM_DATA` or the cache, checked and whole."""
     dataset = DATASETS[name]
+    if dataset.by_hand:
+        return [_found_by_hand(name, file) for file, _ in dataset.files]
     if not dataset.files:
         return []
     try:
@@ -196,3 +262,16 @@ def fetch(name: str, progress: bool = False) -> list[Path]:
                 f"or put the file into {target} by hand."
             )
     return paths
+
+
+def _found_by_hand(name: str, file: str) -> Path:
+    path = find(name)[file]
+    if path is None:
+        dataset = DATASETS[name]
+        target = search_folders()[0] / dataset.folder
+        raise UserError(
+            f"{name} cannot be fetched by a program: {dataset.by_hand}. Put it into {target}, or "
+            f"unpack it to {target / Path(file).stem}, and run `kaem data check {name}`."
+        )
+    verify(name, file, path)
+    return path

@@ -25,6 +25,9 @@ class DataConfig:
     name: str = "mnist"  # a registered name or a path
     key: str | None = None  # which array of a .npz file
     limit: int | None = 50_000  # training examples used, the first ones
+    size: int | None = None  # images are cropped and resized to size x size; None keeps theirs
+    channels: int | None = None  # 1 (grey) or 3 (RGB); None takes what the data has
+    mixed: bool = False  # whether a folder may hold images of different sizes
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,10 @@ def fingerprint(x: np.ndarray) -> dict[str, Any]:
 
 
 def training_data(config: Config) -> np.ndarray:
-    x = load_data(config.data.name, config.data.key)[: config.data.limit]
+    d = config.data
+    x = load_data(
+        d.name, d.key, size=d.size, channels=d.channels, limit=d.limit, mixed=d.mixed
+    )
     check_data(
         x,
         config.data.name,

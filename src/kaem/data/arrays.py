@@ -1,0 +1,150 @@
+"""Readers of array files: idx, NumPy, MATLAB and CIFAR-10's records. Nothing is ever unpickled."""
+
+import gzip
+import math
+import struct
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import numpy as np
+
+from ..errors import UserError
+
+Split = Literal["train", "test"]
+
+SPLIT_KEYS = {"train": ("x_train", "train_x"), "test": ("x_test", "test_x")}
+ARRAY_KEYS = ("x", "images", "data", "arr_0")
+CIFAR_FILES = {
+    "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, the green and the blue plane
+CIFAR_RECORDS = 10_000  # in each file
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An MNIST-format file (idx1 or idx3, gzipped or not)."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            data = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} could not be decompressed ({error}); it is truncated or damaged. "
+            "Delete it and run `kaem data fetch` again."
+        ) from error
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+        raise UserError(f"{path} is not an idx file of bytes: it starts with {data[:4].hex()!r}.")
+    rank = data[3]
+    shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
+    body = data[4 + 4 * rank :]
+    if len(body) != math.prod(shape):
+        raise UserError(
+            f"{path} should hold {math.prod(shape)} bytes for shape {shape}, got {len(body)}; "
+            "it is truncated or damaged."
+        )
+    return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def read_array(path: Path, key: str | None = None, split: Split = "train") -> np.ndarray:
+    """A `.npy` file, or one array of a `.npz` file."""
+    try:
+        with open(path, "rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            return loaded[_choose_key(path, loaded.files, key, split)]
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
+        raise UserError(
+            f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
+            "save plain numeric arrays with np.save or np.savez."
+        ) from error
+
+
+def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> str:
+    if key is not None:
+        if key not in keys:
+            raise UserError(f"{path} has no array {key!r}; it holds {', '.join(keys)}.")
+        return key
+    for candidate in SPLIT_KEYS[split]:
+        if candidate in keys:
+            return candidate
+    if split == "test" and any(k in keys for k in SPLIT_KEYS["train"]):
+        raise UserError(
+            f"{path} has training data but no {' or '.join(SPLIT_KEYS['test'])}; it holds "
+            f"{', '.join(keys)}. Add one, or say which to use with --set data.key=NAME."
+        )
+    for candidate in (*ARRAY_KEYS, *(keys if len(keys) == 1 else [])):
+        if candidate in keys:
+            return candidate
+    raise UserError(
+        f"{path} holds {', '.join(keys) or 'nothing'}; say which to use with --set data.key=NAME."
+    )
+
+
+def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np.ndarray:
+    """Images in a MATLAB 5 file, SVHN's way: uint8 [height, width, channels, N], named X."""
+    from scipy.io import loadmat, whosmat
+
+    key = key or "X"
+    try:
+        names = [name for name, _, _ in whosmat(path, appendmat=False)]
+        x = loadmat(path, appendmat=False, variable_names=[key])[key] if key in names else None
+    except Exception as error:  # what it raises for a damaged file depends on where the damage is
+        raise UserError(
+            f"{path} is not a readable MATLAB 5 file ({error}). Delete it and fetch it again; "
+            "a file of your own must be saved with `save -v6` or `-v7`, or as .npy."
+        ) from error
+    if x is None:
+        raise UserError(
+            f"{path} has no variable {key!r}; it holds {', '.join(names) or 'nothing'}. Say which to "
+            "use with --set data.key=NAME."
+        )
+    if (
+        not isinstance(x, np.ndarray)
+        or x.dtype != np.uint8
+        or x.ndim != 4
+        or x.shape[2] not in (1, 3)
+    ):
+        raise UserError(
+            f"{key} of {path} has shape {np.shape(x)} and type {getattr(x, 'dtype', type(x))}, "
+            "expected uint8 images [height, width, channels, N]; save other arrays as .npy."
+        )
+    return np.ascontiguousarray(x[..., :limit].transpose(3, 0, 1, 2))
+
+
+def read_cifar(path: Path, split: Split = "train", limit: int | None = None) -> np.ndarray:
+    """CIFAR-10's binary archive, read in one pass without unpacking it."""
+    records: dict[str, np.ndarray] = {}
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                if name in CIFAR_FILES[split] and (file := archive.extractfile(member)):
+                    count, rest = divmod(member.size, CIFAR_RECORD)
+                    if rest or count > CIFAR_RECORDS:
+                        raise UserError(
+                            f"{name} of {path} has {member.size} bytes, expected up to "
+                            f"{CIFAR_RECORDS} records of {CIFAR_RECORD}; it is another dataset, or "
+                            "damaged. Run `kaem data fetch cifar10`."
+                        )
+                    content = file.read(min(count, limit or count) * CIFAR_RECORD)
+                    records[name] = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} could not be unpacked ({error}); it is truncated, damaged or no tar file. "
+            "Delete it and run `kaem data fetch cifar10`."
+        ) from error
+    missing = [name for name in CIFAR_FILES[split] if name not in records]
+    if missing:
+        raise UserError(
+            f"{path} lacks {', '.join(missing)}; expected the binary version of CIFAR-10, "
+            "cifar-10-binary.tar.gz. Run `kaem data fetch cifar10`."
+        )
+    planes = np.concatenate([records[name] for name in CIFAR_FILES[split]])[:limit, 1:]
+    return np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))

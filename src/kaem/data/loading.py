@@ -1,0 +1,89 @@
+"""`load`: a dataset by name, or whatever is at a path, as one array."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from ..errors import UserError
+from .arrays import Split, read_array, read_cifar, read_idx, read_mat
+from .images import Options, checked, fitted, read_images
+from .registry import DATASETS, find, search_folders, verify
+
+
+def load(
+    source: str,
+    key: str | None = None,
+    split: Split = "train",
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    limit: int | None = None,
+    mixed: bool = False,
+) -> np.ndarray:
+    """A dataset by name or path: uint8 images [N, H, W, C], or float32 [N, ...].
+
+    Only the first `limit` examples are read. Images come out `size` x `size`, cropped to their
+    central square; those of a folder or zip file may differ in size if `mixed`. `channels` is
+    1 or 3, and refuses data that has others.
+    """
+    if split not in get_args(Split):
+        raise UserError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}.")
+    options = Options(size, channels, limit, mixed)
+    named = source in DATASETS
+    x = _by_name(source, split, options) if named else _at_path(source, key, split, options)
+    return fitted(checked(x[:limit] if x.ndim else x, source), source, options)
+
+
+def _by_name(name: str, split: Split, options: Options) -> np.ndarray:
+    dataset = DATASETS[name]
+    if not dataset.files:
+        return dataset.read(Path(), split, options)
+    wanted = dataset.file(split)
+    found = find(name)[wanted]
+    if found is None:
+        places = ", ".join(str(f / dataset.folder) for f in search_folders())
+        how = ", which says how to get it by hand" if dataset.by_hand else ""
+        raise UserError(
+            f"{name} is not on this machine: {wanted} was looked for in {places}. Run "
+            f"`kaem data fetch {name}`{how}, set KAEM_DATA to the folder that contains "
+            f"{dataset.folder}/, or use the embedded `mnist5k`."
+        )
+    verify(name, wanted, found)
+    return dataset.read(found, split, options)
+
+
+def _at_path(source: str, key: str | None, split: Split, options: Options) -> np.ndarray:
+    path = Path(source)
+    if not path.exists():
+        raise UserError(
+            f"there is no dataset {source!r}: it is neither a registered name "
+            f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, or run "
+            "`kaem data list`."
+        )
+    for dataset in DATASETS.values():
+        if dataset.unpacked and path.name in dataset.forms(dataset.file(split)):
+            return dataset.read(path, split, options)
+        present = [f for f, _ in dataset.files if path.is_dir() and dataset.locate(f, path)]
+        if present:
+            found = dataset.locate(dataset.file(split), path)
+            if found is None:
+                raise UserError(f"{source} has {present[0]} but no {dataset.file(split)}; add it.")
+            return dataset.read(found, split, options)
+    if path.is_dir():
+        return read_images(path, options)
+    name = path.name.lower()
+    if name.endswith((".npy", ".npz")):
+        return read_array(path, key, split)
+    if name.endswith(".mat"):
+        return read_mat(path, key, options.limit)
+    if name.endswith(".zip"):
+        return read_images(path, options)
+    if name.endswith((".tar.gz", ".tgz", ".tar")):
+        return read_cifar(path, split, options.limit)
+    if name.endswith(".gz") or "ubyte" in name:
+        return read_idx(path)
+    raise UserError(
+        f"{source} has a format that is not read; use a folder or .zip of images, .npy, .npz, "
+        "SVHN's .mat, CIFAR-10's .tar.gz, or idx.gz."
+    )
