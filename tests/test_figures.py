@@ -20,7 +20,7 @@ def test_density_curves_are_densities_in_order_of_departure():
     curves = density_curves(prior, count=6)
     departures = [c.departure for c in curves]
     assert departures == sorted(departures, reverse=True)
-    assert len({(c.q, c.p) for c in curves}) == 6
+    assert len({c.place for c in curves}) == 6
     for c in curves:
         np.testing.assert_allclose(np.trapezoid(c.density, c.z), 1, atol=1e-4)
         truncated = stats.truncnorm(-1.5, 1.5).pdf(c.z)

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import UserError as UserError
+    from .generators import CNN as CNN
     from .generators import KAN as KAN
     from .model import KAEM as KAEM
     from .posterior import ImportanceSampling as ImportanceSampling
+    from .posterior import Langevin as Langevin
+    from .posterior import Thermodynamic as Thermodynamic
+    from .priors import MixturePrior as MixturePrior
     from .priors import UnivariatePrior as UnivariatePrior
     from .serialisation import load as load
     from .training import fit as fit
@@ -17,9 +21,13 @@ __version__ = "0.1.0"
 
 # Public names and where they live; imported on first use, so that `import kaem` is instant.
 _PUBLIC = {
+    "CNN": "generators",
     "KAEM": "model",
     "KAN": "generators",
     "ImportanceSampling": "posterior",
+    "Langevin": "posterior",
+    "MixturePrior": "priors",
+    "Thermodynamic": "posterior",
     "UnivariatePrior": "priors",
     "UserError": "errors",
     "fit": "training",

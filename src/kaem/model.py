@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .generators import KAN
-from .priors import UnivariatePrior
+from .generators import AbstractGenerator
+from .priors import AbstractPrior
 
 
 class KAEM(eqx.Module):
     """A Kolmogorov-Arnold energy model."""
 
-    prior: UnivariatePrior
-    generator: KAN
+    prior: AbstractPrior
+    generator: AbstractGenerator
     noise: float = eqx.field(static=True, default=0.1)  # sigma, the likelihood's scale
     generator_noise: float = eqx.field(static=True, default=0.0)  # sigma_epsilon
 
@@ -36,13 +36,14 @@ class KAEM(eqx.Module):
 
     @eqx.filter_jit
     def decode(
-        self, z: Float[Array, "n Q P"], key: PRNGKeyArray | None = None
+        self, z: Float[Array, "n ..."], key: PRNGKeyArray | None = None
     ) -> Float[Array, "n ..."]:
         """Latents to data; with a key, the generator's own noise is added."""
+        decode = self.generator.decoder()
         if key is None or self.generator_noise == 0:
-            return jax.vmap(self.generator)(z)
+            return decode(z)
         noise = jax.random.normal(key, (z.shape[0], prod(self.data_shape)))
-        return jax.vmap(self.generator)(z, self.generator_noise * noise)
+        return decode(z, self.generator_noise * noise)
 
     @eqx.filter_jit
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
@@ -50,11 +51,11 @@ class KAEM(eqx.Module):
         return self.decode(self.prior.sample(key, n))
 
     @eqx.filter_jit
-    def generate(self, u: Float[Array, "*n Q P"]) -> Float[Array, "..."]:
+    def generate(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """Steer: quantiles `u` in [0, 1], one for each latent, to data points."""
         z = self.prior.inverse_cdf(u)
         x = self.decode(z.reshape(-1, *self.prior.shape))
-        return x.reshape(*z.shape[:-2], *self.data_shape)
+        return x.reshape(*z.shape[: -len(self.prior.shape)], *self.data_shape)
 
     def log_likelihood_matrix(
         self, x: Float[Array, "B ..."], means: Float[Array, "N ..."]

@@ -24,13 +24,13 @@ from .bases import BASES, Functions
 from .errors import UserError
 from .generators import GENERATORS
 from .model import KAEM, ready
-from .priors import UnivariatePrior
+from .priors import PRIORS
 
 FORMAT = "kaem-model-1"
 _KNOWN: tuple[type, ...] = (
     KAEM,
-    UnivariatePrior,
     Functions,
+    *PRIORS.values(),
     *BASES.values(),
     *GENERATORS.values(),
 )

@@ -41,6 +41,11 @@ class AbstractBasis(eqx.Module):
     def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         """A new bank of Q = `outputs` times P = `inputs` small functions."""
 
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(Q, P)."""
+
     @abstractmethod
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
         """Each function at its own point."""
@@ -79,6 +84,11 @@ class LinearBasis(AbstractBasis):
     @abstractmethod
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
         """The basis functions of every input at one point each."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        q, p, _ = self.coefficients.shape
+        return q, p
 
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
         return jnp.sum(jax.vmap(self.features)(z) * self.coefficients, axis=-1)

@@ -38,6 +38,11 @@ class Wavelet(AbstractBasis):
         )
 
     @property
+    def shape(self) -> tuple[int, int]:
+        q, p = self.weight.shape
+        return q, p
+
+    @property
     def width(self) -> Float[Array, "Q P"]:
         return jnp.sqrt(self.raw_width**2 + self.width_floor**2)
 

@@ -86,6 +86,11 @@ class Functions(eqx.Module):
         made = BASES[basis].init(inputs, outputs, start, rng)
         return cls(made, base_weight, activation)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(Q, P)."""
+        return self.basis.shape
+
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
         y = self.basis(z)
         if self.base_weight is None or self.activation is None:

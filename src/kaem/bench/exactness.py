@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..bases import BASES
+from ..errors import UserError
 from ..priors import REFERENCES, UnivariatePrior
 from . import oracle
 
@@ -89,7 +90,13 @@ def trained(path: str | None) -> UnivariatePrior:
     if path:
         from ..serialisation import load
 
-        return load(path).prior
+        prior = load(path).prior
+        if not isinstance(prior, UnivariatePrior):
+            raise UserError(
+                f"{path} has a {type(prior).__name__}; this benchmark takes runs with a univariate "
+                "prior, such as quickstart."
+            )
+        return prior
     from dataclasses import replace
 
     from ..data import load as load_data
@@ -100,9 +107,11 @@ def trained(path: str | None) -> UnivariatePrior:
     config = Config.from_dict(read_preset("quickstart"))
     config = replace(config, training=replace(config.training, steps=200))
     x = load_data("mnist5k")
-    state = initial_state(build_model(config, x.shape[1:]), config.optimiser, 200)
-    for boundary in updates(state, x, build_posterior(config), config):
+    posterior = build_posterior(config)
+    state = initial_state(build_model(config, x.shape[1:]), posterior, config, len(x))
+    for boundary in updates(state, x, posterior, config):
         state = boundary.state
+    assert isinstance(state.model.prior, UnivariatePrior)
     return state.model.prior
 
 

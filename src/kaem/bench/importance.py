@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     posterior = build_posterior(config)
     # What an update costs depends on how many proposals carry weight: measure under way.
     short = replace(config, training=replace(config.training, steps=100))
-    state = initial_state(build_model(config, x.shape[1:]), config.optimiser, 100)
+    state = initial_state(build_model(config, x.shape[1:]), posterior, short, len(digits))
     for boundary in updates(state, digits, posterior, short):
         state = boundary.state
     model = state.model

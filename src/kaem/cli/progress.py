@@ -14,10 +14,12 @@ class Progress(Protocol):
 
 
 def _summary(metrics: dict[str, float]) -> str:
-    return (
-        f"log-likelihood {metrics['log_likelihood']:.1f}  log-prior {metrics['log_prior']:.1f}"
-        f"  ESS {metrics['ess']:.1f}"
-    )
+    text = f"log p(x|z) {metrics['log_likelihood']:.1f}  log p(z) {metrics['log_prior']:.1f}"
+    if "ess" in metrics:
+        return f"{text}  ESS {metrics['ess']:.1f}"
+    text += f"  squared error {metrics['reconstruction']:.4f}"
+    swaps = [value for name, value in metrics.items() if name.startswith("swap_")]
+    return f"{text}  swaps {min(swaps):.2f} to {max(swaps):.2f}" if swaps else text
 
 
 class _Plain:

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases import Functions
+from ._generator import OUTPUTS, AbstractGenerator, Decoder
 
-OUTPUTS = {"sigmoid": jax.nn.sigmoid, "identity": lambda x: x}
 
-
-class KAN(eqx.Module):
-    """Latents [Q, P] to data of shape `data_shape`, through univariate functions and sums alone."""
+class KAN(AbstractGenerator):
+    """Latents [Q, P], or [Q], to data of shape `data_shape`, through univariate functions and sums alone."""
 
     layers: tuple[Functions, ...]
     data_shape: tuple[int, ...] = eqx.field(static=True)
@@ -68,19 +67,22 @@ class KAN(eqx.Module):
         self.output = output
 
     def __call__(
-        self, z: Float[Array, "Q P"], noise: Float[Array, " X"] | None = None
+        self, z: Float[Array, "Q ..."], noise: Float[Array, " X"] | None = None
     ) -> Float[Array, "..."]:
         """One latent to one data point; `noise` is added before the output activation."""
-        x = jnp.sum(z, axis=1)
+        x = z if z.ndim == 1 else jnp.sum(z, axis=1)
         for layer in self.layers:
             x = layer.layer(x)
         if noise is not None:
             x = x + noise.reshape(x.shape)
         return OUTPUTS[self.output](x).reshape(self.data_shape)
 
-    def regrid(self, z: Float[Array, "n Q P"], ratio: float = 0.05) -> Self:
+    def decoder(self) -> Decoder:
+        return jax.vmap(self)
+
+    def regrid(self, z: Float[Array, "n Q *P"], ratio: float = 0.05) -> Self:
         """Adapt every layer's grid to what latents `z` make of its inputs."""
-        x = jnp.sum(z, axis=2)
+        x = z if z.ndim == 2 else jnp.sum(z, axis=2)
         layers = []
         for layer in self.layers:
             layers.append(layer.regrid(x.T, ratio))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import UserError
-from ..priors import UnivariatePrior
+from ..priors import AbstractPrior
 from ..serialisation import write_atomically
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
@@ -54,31 +54,30 @@ def save_png(path: Path, sheet: np.ndarray, scale: int | None = None) -> None:
 class DensityCurve(NamedTuple):
     """One coordinate's learned density and reference on a grid, and how far it moved."""
 
-    q: int
-    p: int
+    place: tuple[int, ...]  # (q, p), or (q,) of a mixture
     z: np.ndarray
     density: np.ndarray
     reference: np.ndarray
     departure: float
 
 
-def density_curves(
-    prior: UnivariatePrior, count: int = 24, points: int = 401
-) -> list[DensityCurve]:
+def density_curves(prior: AbstractPrior, count: int = 24, points: int = 401) -> list[DensityCurve]:
     r"""The `count` coordinates that departed most from the reference, by $\mathrm{KL}(p\,\|\,\pi_0)$."""
     departure = np.asarray(prior.summary().departure)
     order = np.argsort(-departure, axis=None, kind="stable")[:count]
-    nodes = prior._nodes(points)
-    log_z = prior.log_normaliser()
-    log_p = np.asarray(prior._log_density(nodes) - log_z[..., None])
+    nodes, values = prior.densities(points)
     log_pi = np.asarray(jnp.broadcast_to(prior.pi_0.log_density(nodes), nodes.shape), np.float64)
-    z = np.asarray(nodes, np.float64)
+    z, density = np.asarray(nodes, np.float64), np.asarray(values, np.float64)
     reference = np.exp(log_pi)
     reference /= np.trapezoid(reference, z, axis=1)[:, None]
-    return [
-        DensityCurve(q, p, z[p], np.exp(log_p[q, p]), reference[p], float(departure[q, p]))
-        for q, p in (np.unravel_index(i, departure.shape) for i in order)
-    ]
+    curves = []
+    for i in order:
+        index = tuple(int(axis) for axis in np.unravel_index(i, departure.shape))
+        row = index[1] if len(index) == 2 else 0
+        curves.append(
+            DensityCurve(index, z[row], density[index], reference[row], float(departure[index]))
+        )
+    return curves
 
 
 def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **kwargs: Any) -> Any:
@@ -97,21 +96,23 @@ def save_figure(figure: Any, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[DensityCurve]:
+def density_sheet(prior: AbstractPrior, path: Path, count: int = 24) -> list[DensityCurve]:
     """The paper's prior plot for many coordinates: learned shaded, reference dashed."""
     curves = density_curves(prior, count)
     columns = min(6, math.ceil(math.sqrt(len(curves) * 1.5)))
     rows = math.ceil(len(curves) / columns)
     figure, axes = _figure(1.7 * columns + 0.4, 1.45 * rows + 0.9, rows, columns, sharey=True)
+    # A domain much wider than the densities would show a spike: the window is where they are.
+    seen = [c.z[np.maximum(c.density, c.reference) > 2e-4 * c.density.max()] for c in curves]
+    window = min(z[0] for z in seen), max(z[-1] for z in seen)
     for axis, curve in zip(axes.flat, curves, strict=False):
         axis.fill_between(curve.z, curve.density, color=BLUE, alpha=0.35, lw=0)
         (learned,) = axis.plot(curve.z, curve.density, color=BLUE, lw=1.2)
         (dashed,) = axis.plot(curve.z, curve.reference, color=ORANGE, lw=1.1, ls="--")
-        axis.set_title(
-            f"q={curve.q + 1}, p={curve.p + 1}   KL {curve.departure:.2g}", fontsize=7.5, pad=3
-        )
+        place = ", ".join(f"{n}={i + 1}" for n, i in zip("qp", curve.place, strict=False))
+        axis.set_title(f"{place}   KL {curve.departure:.2g}", fontsize=7.5, pad=3)
         axis.tick_params(labelsize=7)
-        axis.set_xlim(curve.z[0], curve.z[-1])
+        axis.set_xlim(*window)
     axes[0, 0].set_ylim(0, 1.06 * max(c.density.max() for c in curves))  # shared by all
     for axis in axes.flat[len(curves) :]:
         axis.axis("off")
@@ -124,7 +125,10 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
     reference = {"none": "flat (no reference)"}.get(prior.reference, prior.reference)
     figure.legend(
         [learned, dashed],
-        ["learned $p_{q,p}(z)$", rf"reference $\pi_0(z)$: {reference}"],
+        [
+            f"learned $p_{{{'q,p' if len(prior.shape) == 2 else 'q'}}}(z)$",
+            rf"reference $\pi_0(z)$: {reference}",
+        ],
         loc="outside lower center",
         ncols=2,
         fontsize=8,
@@ -137,13 +141,19 @@ def density_sheet(prior: UnivariatePrior, path: Path, count: int = 24) -> list[D
 _PANELS = (
     (("log_likelihood", "log_marginal"), "log-likelihood (nats per example)"),
     (("log_prior",), "log-prior (nats)"),
+    (("reconstruction",), "squared error of a pixel"),
     (("ess", "ess_min"), "effective sample size"),
+    (("drift",), "drift of a Langevin step (RMS)"),
+    (("round_trips",), "arrivals at t = 1 from the prior"),
     (("table_error",), "error of the CDF tables"),
 )
 _NAMES = {
     "log_likelihood": r"$E_{post}\,\log p(x|z)$",
     "log_marginal": r"$\log \hat p(x)$",
     "log_prior": r"$E_{post}\,\log p(z)$",
+    "reconstruction": "posterior mean squared error",
+    "drift": "drift",
+    "round_trips": "per example and update",
     "ess": "mean",
     "ess_min": "minimum",
     "table_error": "estimated sup error",

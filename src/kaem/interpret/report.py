@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,20 +42,32 @@ def _table(rows: list[tuple[str, Any]]) -> str:
     return f"<table>{cells}</table>"
 
 
+def _sampling(posterior: dict[str, Any], last: dict[str, Any]) -> tuple[str, str]:
+    """One line on how the posterior was sampled, and how well."""
+    if posterior["kind"] == "importance":
+        return "effective sample size", f"{last.get('ess', nan):.1f} of {posterior['samples']}"
+    chains = "persistent" if posterior["persistent"] else "cold"
+    text = f"{posterior['steps']} {posterior['kind'].upper()} steps, {chains} chains"
+    if posterior["criterion"] == "thermodynamic":
+        text += f", {posterior['temperatures']} power posteriors"
+    return "posterior", f"{text}; squared error of a pixel {last.get('reconstruction', nan):.4f}"
+
+
 def write_report(run: "Run", model: KAEM, path: Path) -> None:
     """What was trained on what, what it makes, what it learned, and how to repeat it."""
     record, history = run.record(), run.history()
     last = history[-1] if history else {}
     summary = model.prior.summary()
-    q, p = model.prior.shape
+    q, p = model.prior.energies.shape
     settings = record["settings"]
+    what = f"{q} mixtures of {p}" if len(model.prior.shape) == 1 else f"{q} x {p}"
     facts = [
         ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
         ("time", f"{last.get('seconds', 0):.0f} s of training in the last session"),
         ("data", f"{settings['data']['name']}: {record['data']['shape']}"),
         (
             "prior",
-            f"{q} x {p} {settings['prior']['basis']} densities, reference {model.prior.reference}",
+            f"{what} {settings['prior']['basis']} densities, reference {model.prior.reference}",
         ),
         ("generator", f"{settings['generator']['kind']}, to {model.data_shape}"),
         (
@@ -66,10 +79,7 @@ def write_report(run: "Run", model: KAEM, path: Path) -> None:
             f"KL from the reference: mean {float(summary.departure.mean()):.3g}, largest {float(summary.departure.max()):.3g} nats",
         ),
         ("log-likelihood", f"{last.get('log_likelihood', float('nan')):.1f} nats per example"),
-        (
-            "effective sample size",
-            f"{last.get('ess', float('nan')):.1f} of {settings['posterior']['samples']}",
-        ),
+        _sampling(settings["posterior"], last),
         ("versions", ", ".join(f"{k} {v}" for k, v in record["versions"].items())),
     ]
     assignments = json.dumps(settings, indent=2)

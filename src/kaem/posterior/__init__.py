@@ -1,6 +1,21 @@
-"""Posterior inference: which latents explain a data point."""
+"""Posterior expectations: importance sampling, Langevin chains, tempered populations."""
 
 from .importance import ImportanceInfo, ImportanceSampling
+from .langevin import Langevin, Thermodynamic
 from .resampling import RESAMPLERS
+from .samplers import MALA, SAMPLERS, SGLD, ULA
+from .tempering import Population, swap
 
-__all__ = ["RESAMPLERS", "ImportanceInfo", "ImportanceSampling"]
+__all__ = [
+    "MALA",
+    "RESAMPLERS",
+    "SAMPLERS",
+    "SGLD",
+    "ULA",
+    "ImportanceInfo",
+    "ImportanceSampling",
+    "Langevin",
+    "Population",
+    "Thermodynamic",
+    "swap",
+]

@@ -6,15 +6,14 @@ $w_{b,s} = \mathrm{softmax}_s \log p(x_b \mid z_s)$; where the effective sample 
 $1/\sum_s w_{b,s}^2$ falls below $\gamma N$, they are replaced by resampled counts.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..priors import UnivariatePrior
-from ..priors.inverse_transform import AbstractTable
+from ..priors import AbstractPrior
 from .resampling import RESAMPLERS
 
 if TYPE_CHECKING:
@@ -95,9 +94,9 @@ class ImportanceSampling(eqx.Module):
         w = jax.lax.stop_gradient(w)
 
         likelihood = jnp.sum(w * log_lik) / x.shape[0]
-        log_z = table.log_normaliser
+        log_z = prior.log_normaliser(log_density)
         if self.negative_phase == "sampled":
-            log_z = self._sampled(prior, jax.lax.stop_gradient(table), negative_key)
+            log_z = self._sampled(prior, jax.lax.stop_gradient(table), log_z, negative_key)
         log_prior = prior.expected_log_prob(z, jnp.mean(w, axis=0), log_z)
         log_marginal = jax.nn.logsumexp(log_lik, axis=1) - jnp.log(self.samples)
         info = ImportanceInfo(
@@ -112,9 +111,29 @@ class ImportanceSampling(eqx.Module):
         return likelihood + log_prior, jax.lax.stop_gradient(info)
 
     def _sampled(
-        self, prior: UnivariatePrior, table: AbstractTable, key: PRNGKeyArray
+        self, prior: AbstractPrior, table: Any, log_z: Float[Array, "Q P"], key: PRNGKeyArray
     ) -> Float[Array, "Q P"]:
         r"""$\log Z$ with the gradient $\frac1N\sum_s\nabla f(z_s)$, $z_s \sim p$: the paper's negative phase."""
         z = table.inverse_cdf(jax.random.uniform(key, (*prior.shape, self.samples)))
         energy = prior.energies.expectation(z, jnp.full(self.samples, 1 / self.samples))
-        return table.log_normaliser + energy - jax.lax.stop_gradient(energy)
+        return jax.lax.stop_gradient(log_z) + energy - jax.lax.stop_gradient(energy)
+
+    # What the training loop asks of a posterior: see also `Langevin` and `Thermodynamic`.
+
+    def memory(self, model: "KAEM", examples: int, key: PRNGKeyArray) -> dict[str, Array]:
+        """Nothing is kept between updates."""
+        del model, examples, key
+        return {}
+
+    def objective(
+        self, model: "KAEM", x: Array, key: PRNGKeyArray, memory: dict[str, Array], progress: Any
+    ) -> tuple[Array, tuple[dict[str, Array], dict[str, Array]]]:
+        """`expected_log_joint`, what was seen, and what to keep."""
+        del progress
+        value, info = self.expected_log_joint(model, x, key)
+        return value, (info._asdict(), memory)
+
+    def diagnosis(self, info: dict[str, float]) -> str | None:
+        """Importance sampling has no chains that could go astray."""
+        del info
+        return None

@@ -5,61 +5,79 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import PRNGKeyArray
 
 from ..errors import UserError
-from ..generators import KAN
+from ..generators import CNN, KAN, AbstractGenerator
 from ..model import KAEM
-from ..posterior import ImportanceSampling
-from ..priors import UnivariatePrior
-from .config import Config, OptimiserConfig
+from ..posterior import ImportanceSampling, Langevin, Thermodynamic
+from ..priors import PRIORS, AbstractPrior
+from .config import Config, GeneratorConfig, OptimiserConfig, PriorConfig
+
+Posterior = ImportanceSampling | Langevin | Thermodynamic
 
 
 def build_model(config: Config, data_shape: tuple[int, ...]) -> KAEM:
     """The untrained model of `config`, for data of shape `data_shape`."""
-    p, g = config.prior, config.generator
     prior_key, generator_key = jax.random.split(jax.random.key(config.training.seed))
     try:
-        prior = UnivariatePrior(
-            p.latents,
-            p.coordinates,
-            key=prior_key,
-            reference=p.reference,
-            domain=p.domain,
-            basis=p.basis,
-            grid_size=p.grid_size,
-            activation=p.activation,
-            cells=p.cells,
-            inverse_transform=p.inverse_transform,  # type: ignore[arg-type]
-            amplitude=p.amplitude,
-            base_mean=p.base_mean,
-            base_scale=p.base_scale,
-            basis_scale=p.basis_scale,
-        )
-        generator = KAN(
-            prior.shape[0],
-            data_shape,
-            key=generator_key,
-            depth=g.depth,
-            output=g.output,
-            basis=g.basis,
-            grid_size=g.grid_size,
-            activation=g.activation,
-            amplitude=g.amplitude,
-            base_mean=g.base_mean,
-            base_scale=g.base_scale,
-            basis_scale=g.basis_scale,
-        )
-        return KAEM(prior, generator, config.training.noise, g.noise)
+        prior = _prior(config.prior, prior_key)
+        generator = _generator(config.generator, prior.shape[0], data_shape, generator_key)
+        return KAEM(prior, generator, config.training.noise, config.generator.noise)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(f"the settings do not make a model: {error}") from error
 
 
-def build_posterior(config: Config) -> ImportanceSampling:
+def _initialisation(c: PriorConfig | GeneratorConfig) -> dict[str, Any]:
+    names = ("basis", "grid_size", "activation", "amplitude", "base_mean", "base_scale")
+    return {name: getattr(c, name) for name in (*names, "basis_scale")}
+
+
+def _prior(p: PriorConfig, key: PRNGKeyArray) -> AbstractPrior:
+    options: dict[str, Any] = _initialisation(p) | {
+        "reference": p.reference,
+        "domain": p.domain,
+        "cells": p.cells,
+        "inverse_transform": p.inverse_transform,
+    }
+    if p.kind == "mixture":
+        options["proportions"] = p.proportions
+    return PRIORS[p.kind](p.latents, p.coordinates, key=key, **options)
+
+
+def _generator(
+    g: GeneratorConfig, coordinates: int, data_shape: tuple[int, ...], key: PRNGKeyArray
+) -> AbstractGenerator:
+    if g.kind == "cnn":
+        return CNN(coordinates, data_shape, key=key, widths=g.widths, output=g.output)
+    return KAN(
+        coordinates, data_shape, key=key, depth=g.depth, output=g.output, **_initialisation(g)
+    )
+
+
+def build_posterior(config: Config) -> Posterior:
     p = config.posterior
     try:
-        return ImportanceSampling(p.samples, p.threshold, p.resampler, config.prior.negative_phase)
+        if p.kind == "importance":
+            return ImportanceSampling(
+                p.samples, p.threshold, p.resampler, config.prior.negative_phase
+            )
+        if p.criterion == "likelihood":
+            return Langevin(p.steps, p.step_size, p.kind, p.persistent, p.share)
+        return Thermodynamic(
+            p.temperatures,
+            p.steps,
+            p.step_size,
+            p.kind,
+            p.persistent,
+            p.schedule,  # type: ignore[arg-type]
+            p.p_start,
+            p.p_end,
+            p.cycles,
+            p.ladder,
+        )
     except ValueError as error:
         raise UserError(f"the settings do not make a posterior: {error}") from error
 

@@ -23,7 +23,7 @@ from .loop import State
 
 
 def _leaves(state: State) -> list[tuple[str, Any]]:
-    tree = (eqx.filter(state.model, eqx.is_array), state.optimiser)
+    tree = (eqx.filter(state.model, eqx.is_array), state.optimiser, state.memory)
     return [
         (f"{number:05d}{jax.tree_util.keystr(path)}", leaf)
         for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(tree))
@@ -79,7 +79,7 @@ def _read_one(path: Path, template: State) -> State:
         model = eqx.tree_at(
             lambda m: m.prior, template.model, template.model.prior.with_cells(int(header["cells"]))
         )
-        state = State(int(header["step"]), model, template.optimiser)
+        state = State(int(header["step"]), model, template.optimiser, template.memory)
         values = []
         for name, leaf in _leaves(state):
             value = file.get_tensor(name)
@@ -87,9 +87,9 @@ def _read_one(path: Path, template: State) -> State:
                 raise ValueError(f"{name} is {value.dtype}{list(value.shape)}")
             values.append(jnp.asarray(value))
     arrays, static = eqx.partition(state.model, eqx.is_array)
-    structure = jax.tree.structure((arrays, state.optimiser))
-    arrays, optimiser = jax.tree.unflatten(structure, values)
-    return State(state.step, eqx.combine(arrays, static), optimiser)
+    structure = jax.tree.structure((arrays, state.optimiser, state.memory))
+    arrays, optimiser, memory = jax.tree.unflatten(structure, values)
+    return State(state.step, eqx.combine(arrays, static), optimiser, memory)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PriorConfig:
+    kind: str = "univariate"  # or "mixture": P components for each of Q coordinates
     latents: int = 40  # P = n_z
     coordinates: int | None = None  # Q; None is 2P + 1, as in KART
     reference: str = "gaussian"
@@ -45,14 +46,16 @@ class PriorConfig:
     basis_scale: float = 1.0  # sigma_s
     cells: int = 32  # of the tables, while training; doubled when `tolerance` is exceeded
     tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
-    inverse_transform: str = "exact"  # or "paper"
+    inverse_transform: str = "exact"  # or "paper"; for mixtures also "components"
+    proportions: str = "uniform"  # of a mixture, or "learned"
     negative_phase: str = "quadrature"  # or "sampled"
 
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    kind: str = "kan"
-    depth: int = 2  # layers of functions: Q -> 2Q + 1 -> data
+    kind: str = "kan"  # or "cnn"
+    widths: tuple[int, ...] = (128, 64, 32)  # channels of a CNN's hidden layers
+    depth: int = 2  # layers of functions of a KAN: Q -> 2Q + 1 -> data
     basis: str = "rbf"
     grid_size: int = 20
     activation: str | None = "relu"
@@ -66,10 +69,21 @@ class GeneratorConfig:
 
 @dataclass(frozen=True)
 class PosteriorConfig:
-    kind: str = "importance"
+    kind: str = "importance"  # or the local moves of a chain: "ula", "mala", "sgld"
     samples: int = 100  # N_s, shared by the batch
     threshold: float = 0.5  # gamma, of the effective sample size
     resampler: str = "residual"
+    steps: int = 40  # N_local, moves of a chain for each update
+    step_size: float = 0.01  # eta
+    share: float = 1.0  # of the pixels that SGLD sees at each step
+    persistent: bool = False  # whether every example keeps its latents
+    criterion: str = "likelihood"  # or "thermodynamic", over power posteriors
+    temperatures: int = 10  # N_t
+    schedule: str = "cosine"  # of the temperatures: also "power", "balanced", "fixed"
+    p_start: float = 2.0
+    p_end: float = 0.5
+    cycles: int = 0
+    ladder: tuple[float, ...] | None = None  # of the schedule "fixed": 0, ..., 1
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,9 @@ class Config:
             "prior.latents": self.prior.latents,
             "prior.tolerance": self.prior.tolerance,
             "posterior.samples": self.posterior.samples,
+            "posterior.steps": self.posterior.steps,
+            "posterior.step_size": self.posterior.step_size,
+            "posterior.temperatures": self.posterior.temperatures,
             "grid.interval": g.interval,
             "grid.samples": g.samples,
         }
@@ -146,6 +163,15 @@ class Config:
                 f"training.checkpoint_every must be a multiple of training.log_every, "
                 f"got {t.checkpoint_every} and {t.log_every}."
             )
+        if self.posterior.criterion == "thermodynamic" and self.posterior.kind == "importance":
+            raise UserError(
+                "the thermodynamic criterion needs chains: set posterior.kind to ula or mala."
+            )
+        if self.prior.kind == "mixture" and self.prior.negative_phase == "sampled":
+            raise UserError(
+                "a mixture prior has an exact negative phase only: leave prior.negative_phase at "
+                "quadrature, or use prior.kind = univariate for the ablation."
+            )
         if not (0 < g.decay <= 1 and 0 < g.ratio <= 1):
             raise UserError(
                 f"grid.decay and grid.ratio must be in (0, 1], got {g.decay} and {g.ratio}."
@@ -153,8 +179,10 @@ class Config:
         for name, choice, known in (
             ("optimiser.decay", o.decay, ("constant", "cosine")),
             ("prior.negative_phase", self.prior.negative_phase, ("quadrature", "sampled")),
-            ("posterior.kind", self.posterior.kind, ("importance",)),
-            ("generator.kind", self.generator.kind, ("kan",)),
+            ("prior.kind", self.prior.kind, ("univariate", "mixture")),
+            ("posterior.kind", self.posterior.kind, ("importance", "ula", "mala", "sgld")),
+            ("posterior.criterion", self.posterior.criterion, ("likelihood", "thermodynamic")),
+            ("generator.kind", self.generator.kind, ("kan", "cnn")),
         ):
             if choice not in known:
                 raise UserError(f"{name} must be one of {', '.join(known)}, got {choice!r}.")
@@ -201,6 +229,8 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
             return value
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(option)
+            if inner[-1] is ...:
+                inner = inner[:1] * len(value)
             if len(inner) == len(value):
                 return tuple(_coerce(v, t, name) for v, t in zip(value, inner, strict=True))
     names = " or ".join(getattr(o, "__name__", str(o)).replace("NoneType", "none") for o in options)

@@ -1,5 +1,7 @@
 """What a run would be, before it is: shapes, parameters, memory, and a few timed updates."""
 
+import resource
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -26,19 +28,11 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         part: sum(size for name, size in trained.items() if name.startswith(f".{part}"))
         for part in ("prior", "generator")
     }
-    state = initial_state(model, config.optimiser, config.training.steps)
-    arrays = jax.tree.leaves(eqx.filter((state.model, state.optimiser), eqx.is_array))
-    state_bytes = sum(leaf.nbytes for leaf in arrays)
-    q, p = model.prior.shape
-    samples, batch = config.posterior.samples, config.training.batch_size
-    working = (
-        4
-        * (
-            q * p * (2 * model.prior.cells + 1) * 3  # tables and their gradient
-            + q * p * samples * 2
-            + 4 * (samples + batch) * int(np.prod(x.shape[1:]))
-        )
-    )
+    posterior = build_posterior(config)
+    state = initial_state(model, posterior, config, len(x))
+    arrays = eqx.filter((state.model, state.optimiser, state.memory), eqx.is_array)
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
+    q, p = model.prior.energies.shape
     short = replace(
         config,
         training=replace(
@@ -50,7 +44,9 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         ),
     )
     began = time.perf_counter()
-    marks = [time.perf_counter() for _ in updates(state, x, build_posterior(config), short)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    marks = [time.perf_counter() for _ in updates(state, x, posterior, short)]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     per_update = (marks[-1] - marks[-2]) / timed
     return {
         "data": {"shape": list(x.shape), "dtype": str(x.dtype)},
@@ -60,7 +56,7 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         "memory_mib": {
             "state": state_bytes / 2**20,
             "data": x.nbytes / 2**20,
-            "update": (working + state_bytes) / 2**20,
+            "update": grown / (2**20 if sys.platform == "darwin" else 2**10),
         },
         "compile_seconds": marks[-2] - began,
         "seconds_per_update": per_update,
@@ -73,11 +69,11 @@ def render(plan: dict[str, Any]) -> str:
     sizes, memory = plan["parameters"], plan["memory_mib"]
     lines = [
         f"data        {plan['data']['shape']} {plan['data']['dtype']}",
-        f"latents     Q x P = {plan['latents']['Q']} x {plan['latents']['P']}",
+        f"energies    Q x P = {plan['latents']['Q']} x {plan['latents']['P']}",
         f"parameters  {sizes['total']:,}: prior {sizes['prior']:,}, generator {sizes['generator']:,}",
         *(f"  model{name}  {shape}" for name, shape in plan["arrays"].items()),
         f"memory      state {memory['state']:.0f} MiB, data {memory['data']:.0f} MiB, "
-        f"about {memory['update']:.0f} MiB more while updating",
+        f"{memory['update']:.0f} MiB more while updating",
         f"speed       {plan['seconds_per_update'] * 1e3:.1f} ms per update after "
         f"{plan['compile_seconds']:.0f} s of compiling; "
         f"about {plan['estimated_seconds'] / 60:.1f} min in all",

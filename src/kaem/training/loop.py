@@ -20,21 +20,26 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..errors import UserError
 from ..model import KAEM, ready
 from ..posterior import ImportanceSampling
-from .build import build_optimiser, check_data
+from ..priors import UnivariatePrior
+from .build import Posterior, build_optimiser, check_data
 from .config import Config, GridConfig, OptimiserConfig, TrainingConfig
 
 Parameters = dict[str, Array]
+_OUTSIDE = 1e-3  # share of posterior latents outside the domain that makes it too narrow
 
 
 class TrainingDiverged(UserError):
     """A loss or gradient is no longer finite; `state` is the last one that was."""
 
-    def __init__(self, state: "State", tensor: str) -> None:
+    def __init__(self, state: "State", tensor: str, diagnosis: str | None = None) -> None:
         self.state, self.step, self.tensor = state, state.step, tensor
+        cause = diagnosis or (
+            f"{tensor} is not finite. Lower optimiser.generator_rate or optimiser.prior_rate, or "
+            "raise training.noise"
+        )
         super().__init__(
-            f"training diverged at step {state.step + 1}: {tensor} is not finite. The model after "
-            f"step {state.step} is kept. Lower optimiser.generator_rate or optimiser.prior_rate, "
-            "or raise training.noise, and start a new run."
+            f"training diverged at step {state.step + 1}: {cause}, and start a new run. The model "
+            f"after step {state.step} is kept."
         )
 
 
@@ -45,6 +50,7 @@ class State:
     step: int
     model: KAEM
     optimiser: Any
+    memory: dict[str, Array]  # what the posterior keeps: persistent chains, an adapted ladder
 
 
 @dataclass(frozen=True)
@@ -96,31 +102,47 @@ def with_parameters(model: KAEM, values: Parameters) -> KAEM:
     return eqx.combine(restored, rest)
 
 
-def initial_state(model: KAEM, optimiser: OptimiserConfig, steps: int) -> State:
-    return State(0, model, build_optimiser(optimiser, steps).init(parameters(model)))
+def initial_state(model: KAEM, posterior: Posterior, config: Config, examples: int) -> State:
+    """The state before the first update, for `examples` training examples."""
+    t = config.training
+    memory = posterior.memory(model, examples, jax.random.fold_in(jax.random.key(t.seed), 3))
+    optimiser = build_optimiser(config.optimiser, t.steps).init(parameters(model))
+    return State(0, model, optimiser, memory)
+
+
+def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
+    """The posterior's memory as one update sees it: the chains of its own examples."""
+    if "chains" not in memory:
+        return memory
+    return memory | {"chains": memory["chains"][indices]}
 
 
 class _Dispatch:
     """A compiled run of up to `longest` updates, for one table resolution."""
 
-    def __init__(self, config: Config, posterior: ImportanceSampling, model: KAEM) -> None:
+    def __init__(self, config: Config, posterior: Posterior, model: KAEM) -> None:
+        self.posterior = posterior
         self.longest = config.training.log_every
         transform = build_optimiser(config.optimiser, config.training.steps)
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
-        def loss(params: Parameters, x: Array, key: PRNGKeyArray) -> tuple[Array, Any]:
-            ordered = {name: params[name] for name in names}
-            value, info = posterior.expected_log_joint(with_parameters(model, ordered), x, key)
-            return -value, {"loss": -value} | info._asdict()
+        def loss(params: Parameters, memory: Any, data: Any, at: Any, key: Any) -> Any:
+            step, indices = at
+            now = with_parameters(model, {name: params[name] for name in names})
+            progress = step / config.training.steps
+            value, (info, memory) = posterior.objective(
+                now, as_float(data[indices]), jax.random.fold_in(key, step), memory, progress
+            )
+            return -value, ({"loss": -value} | info, memory)
 
-        def run(
-            params: Any, optimiser: Any, data: Any, indices: Any, key: Any, start: Any, count: Any
-        ) -> Any:
+        gradient = jax.value_and_grad(loss, has_aux=True)
+
+        def run(held: Any, data: Any, indices: Any, key: Any, start: Any, count: Any) -> Any:
             def update(carry: Any) -> Any:
-                i, params, optimiser, totals, _ = carry
-                x = as_float(data[indices[i]])
-                step_key = jax.random.fold_in(key, start + i)
-                (_, info), grads = jax.value_and_grad(loss, has_aux=True)(params, x, step_key)
+                i, (params, optimiser, memory), totals, _ = carry
+                at = (start + i, indices[i])
+                mine = rows(memory, indices[i])
+                (_, (info, kept)), grads = gradient(params, mine, data, at, key)
                 finite = jnp.isfinite(
                     info["loss"] + sum(jnp.sum(jnp.abs(g)) for g in grads.values())
                 )
@@ -133,20 +155,20 @@ class _Dispatch:
                 params, optimiser = jax.lax.cond(
                     finite, apply, lambda *same: same, params, optimiser
                 )
+                kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), kept, mine)
+                if "chains" in memory:
+                    kept["chains"] = memory["chains"].at[indices[i]].set(kept["chains"])
                 totals = jax.tree.map(jnp.add, totals, info)
-                return i + finite, params, optimiser, totals, finite
+                return i + finite, (params, optimiser, kept), totals, finite
 
             def more(carry: Any) -> Any:
                 return (carry[0] < count) & carry[-1]
 
             zero = {name: jnp.zeros(()) for name in ("loss", *posterior.info_names)}
-            carry = (jnp.int32(0), params, optimiser, zero, jnp.bool_(True))
+            carry = (jnp.int32(0), held, zero, jnp.bool_(True))
             return jax.lax.while_loop(more, update, carry)
 
-        def gradient(params: Any, x: Any, key: Any) -> Any:
-            return jax.value_and_grad(loss, has_aux=True)(params, x, key)
-
-        self._run = jax.jit(run, donate_argnums=(0, 1))
+        self._run = jax.jit(run, donate_argnums=0)
         self._gradient = jax.jit(gradient)
 
     def __call__(
@@ -156,30 +178,36 @@ class _Dispatch:
         count = len(indices)
         padded = np.zeros((self.longest, indices.shape[1]), np.int32)
         padded[:count] = indices
-        done, changed, optimiser, totals, finite = self._run(
-            params, state.optimiser, data, padded, key, state.step, count
+        held = (params, state.optimiser, state.memory)
+        done, (changed, optimiser, memory), totals, finite = self._run(
+            held, data, padded, key, state.step, count
         )
         model = with_parameters(state.model, {name: changed[name] for name in params})
-        new = State(state.step + int(done), model, optimiser)
+        new = State(state.step + int(done), model, optimiser, memory)
         return new, {name: float(total) for name, total in totals.items()}, bool(finite)
 
-    def culprit(self, state: State, x: Array, key: PRNGKeyArray) -> str:
-        """The first tensor that is not finite in the update after `state`."""
-        step_key = jax.random.fold_in(key, state.step)
-        (_, info), grads = self._gradient(parameters(state.model), x, step_key)
-        for name, value in info.items():
-            if not np.isfinite(value):
-                return name
-        for name, leaf in grads.items():
+    def divergence(
+        self, state: State, data: Array, indices: np.ndarray, key: PRNGKeyArray
+    ) -> TrainingDiverged:
+        """Why the update after `state` failed: lost chains, or the first tensor that is not finite."""
+        at = (jnp.int32(state.step), jnp.asarray(indices))
+        mine = rows(state.memory, indices)
+        (_, (info, _)), grads = self._gradient(parameters(state.model), mine, data, at, key)
+        tensor = "the sum of the gradients"
+        for name, leaf in reversed(grads.items()):
             if not np.isfinite(leaf).all():
-                return f"the gradient of model{name}"
-        return "the sum of the gradients"
+                tensor = f"the gradient of model{name}"
+        for name, value in reversed(info.items()):
+            if not np.isfinite(value):
+                tensor = name
+        seen = {name: float(value) for name, value in info.items()}
+        return TrainingDiverged(state, tensor, self.posterior.diagnosis(seen))
 
 
 def regridded(model: KAEM, grid: GridConfig, key: PRNGKeyArray) -> KAEM:
     """The same model on grids adapted to prior samples (Table hp-nist, grid updating)."""
     z = model.prior.sample(key, grid.samples)
-    if grid.prior:
+    if grid.prior and isinstance(model.prior, UnivariatePrior):
         model = eqx.tree_at(lambda m: m.prior, model, model.prior.regrid(z, grid.ratio))
     if grid.generator:
         model = eqx.tree_at(lambda m: m.generator, model, model.generator.regrid(z, grid.ratio))
@@ -187,7 +215,7 @@ def regridded(model: KAEM, grid: GridConfig, key: PRNGKeyArray) -> KAEM:
 
 
 def updates(
-    state: State, data: np.ndarray, posterior: ImportanceSampling, config: Config
+    state: State, data: np.ndarray, posterior: Posterior, config: Config
 ) -> Iterator[Boundary]:
     """Train from `state` to `config.training.steps`, yielding at every boundary.
 
@@ -213,15 +241,23 @@ def updates(
         indices = batch_indices(len(data), t, state.step, edge)
         state, sums, finite = dispatch(state, device_data, indices, key)
         if not finite:
-            x = as_float(device_data[batch_indices(len(data), t, state.step, state.step + 1)[0]])
-            raise TrainingDiverged(state, dispatch.culprit(state, x, key))
+            failed = batch_indices(len(data), t, state.step, state.step + 1)[0]
+            raise dispatch.divergence(state, device_data, failed, key)
         totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
         if edge % t.log_every and edge != t.steps:
             yield Boundary(state, None)
             continue
         metrics = {name: total / (edge - last_log) for name, total in totals.items()}
         totals, last_log, notes = {}, edge, []
-        if state.model.prior.inverse_transform == "exact":
+        if metrics.get("outside", 0.0) > _OUTSIDE:
+            prior = state.model.prior.widened()
+            notes.append(
+                f"{metrics['outside']:.2%} of the posterior latents were outside the prior's "
+                f"domain; it is widened to [{float(jnp.min(prior.domain)):.4g}, "
+                f"{float(jnp.max(prior.domain)):.4g}]"
+            )
+            state = replace(state, model=eqx.tree_at(lambda m: m.prior, state.model, prior))
+        if state.model.prior.inverse_transform != "paper":
             metrics["table_error"] = float(table_error(state.model))
             if metrics["table_error"] > config.prior.tolerance:
                 prior = state.model.prior.refined(config.prior.tolerance)
@@ -231,22 +267,35 @@ def updates(
                 )
                 state = replace(state, model=eqx.tree_at(lambda m: m.prior, state.model, prior))
                 dispatch = _Dispatch(config, posterior, state.model)
-        if metrics["collapsed"] > 0.5 and not warned:
+        advice = None if warned else _advice(metrics, config)
+        if advice:
             warned = True
-            notes.append(
-                f"the effective sample size has collapsed: {metrics['collapsed']:.0%} of the "
-                f"examples rest on one of {posterior.samples} proposals (mean ESS "
-                f"{metrics['ess']:.1f}); learning goes on as nearest-proposal matching, and a "
-                "larger posterior.samples or training.noise spreads the weight"
-            )
+            notes.append(advice)
         yield Boundary(state, metrics, tuple(notes))
+
+
+def _advice(metrics: dict[str, float], config: Config) -> str | None:
+    """What a user should know about a posterior that works badly."""
+    if metrics.get("collapsed", 0.0) > 0.5:
+        return (
+            f"the effective sample size has collapsed: {metrics['collapsed']:.0%} of the "
+            f"examples rest on one of {config.posterior.samples} proposals (mean ESS "
+            f"{metrics['ess']:.1f}); learning goes on as nearest-proposal matching, and a "
+            "larger posterior.samples or training.noise spreads the weight"
+        )
+    if metrics.get("acceptance", 1.0) < 0.05:
+        return (
+            f"only {metrics['acceptance']:.1%} of the Metropolis proposals are accepted, so the "
+            "chains hardly move; lower posterior.step_size"
+        )
+    return None
 
 
 def fit(
     model: KAEM,
     x: np.ndarray,
     *,
-    posterior: ImportanceSampling | None = None,
+    posterior: Posterior | None = None,
     steps: int = 5000,
     batch_size: int = 100,
     optimiser: OptimiserConfig | None = None,
@@ -276,9 +325,10 @@ def fit(
     check_data(x, "x", batch_size=batch_size, output=model.generator.output, shape=model.data_shape)
     # The caller's arrays must survive the donation of buffers.
     model = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, model)
-    state = initial_state(model, config.optimiser, steps)
+    posterior = posterior or ImportanceSampling()
+    state = initial_state(model, posterior, config, len(x))
     history = []
-    for boundary in updates(state, x, posterior or ImportanceSampling(), config):
+    for boundary in updates(state, x, posterior, config):
         state = boundary.state
         if boundary.metrics is not None:
             history.append({"step": state.step, **boundary.metrics})

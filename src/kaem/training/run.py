@@ -95,9 +95,7 @@ def fingerprint(x: np.ndarray) -> dict[str, Any]:
 
 def training_data(config: Config) -> np.ndarray:
     d = config.data
-    x = load_data(
-        d.name, d.key, size=d.size, channels=d.channels, limit=d.limit, mixed=d.mixed
-    )
+    x = load_data(d.name, d.key, size=d.size, channels=d.channels, limit=d.limit, mixed=d.mixed)
     check_data(
         x,
         config.data.name,
@@ -201,7 +199,8 @@ def train(
     from ..interpret.figures import is_image, sample_sheet, save_png
 
     t = config.training
-    state = initial_state(build_model(config, x.shape[1:]), config.optimiser, t.steps)
+    posterior = build_posterior(config)
+    state = initial_state(build_model(config, x.shape[1:]), posterior, config, len(x))
     if resuming:
         state, notes = resume(run, config, state, x)
         for note in notes:
@@ -222,7 +221,7 @@ def train(
 
     try:
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:
-            for boundary in updates(state, x, build_posterior(config), config):
+            for boundary in updates(state, x, posterior, config):
                 state = boundary.state
                 if state.step % t.sample_every == 0 and is_image(x.shape[1:]):
                     images = draw(state.model, jax.random.key(t.seed))

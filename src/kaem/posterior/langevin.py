@@ -1,0 +1,341 @@
+r"""Learning from Langevin samples of the posterior, of one temperature or of a ladder of them.
+
+An update draws latents for its batch, then differentiates the criterion at those latents. Chains
+start from the prior at every update, as in the paper, or are *persistent*: every training
+example keeps its last latents, so that a few steps for each update suffice.
+
+In the loop the generator's weights are rearranged once, and the prior is a table
+(`AbstractPrior.potential`): a step costs one forward and one backward pass of the generator.
+"""
+
+from math import log, pi, prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..objectives import (
+    balanced,
+    checked_ladder,
+    cosine_exponent,
+    maximum_likelihood,
+    power_law,
+    thermodynamic,
+)
+from ..priors import Potential
+from .samplers import SAMPLERS, AbstractSampler, Evaluate, Evaluation
+from .tempering import Population
+
+if TYPE_CHECKING:
+    from ..model import KAEM
+
+Memory = dict[str, Array]
+Schedule = Literal["cosine", "power", "balanced", "fixed"]
+_RATE = 0.02  # of the running rejection rates, and of the ladder that follows them
+
+
+def log_likelihood(model: "KAEM", x: Array, means: Array) -> Float[Array, "*n"]:
+    r"""$\log\mathcal{N}(x; \tilde x, \sigma^2 I)$, example by example."""
+    axes = tuple(range(means.ndim - len(model.data_shape), means.ndim))
+    squares = jnp.sum((x - means) ** 2, axis=axes)
+    constant = prod(model.data_shape) / 2 * log(2 * pi * model.noise**2)
+    return -squares / (2 * model.noise**2) - constant
+
+
+def evaluator(model: "KAEM", x: Float[Array, "B ..."], potential: Potential) -> Evaluate:
+    """`evaluate` of a batch, for latents [..., B, *event] of any number of chains for each example."""
+    decode = model.generator.decoder()
+    event = model.prior.shape
+
+    def evaluate(
+        z: Float[Array, "*n B event"], key: PRNGKeyArray | None = None, share: float = 1.0
+    ) -> Evaluation:
+        """With a `key`, the likelihood's gradient is estimated from a `share` of the pixels."""
+        batch = z.shape[: z.ndim - len(event)]
+        means, pull = jax.vjp(decode, z.reshape(-1, *event))
+        means = means.reshape(*batch, *model.data_shape)
+        residual = (x - means) / model.noise**2
+        if key is not None:
+            seen = jax.random.bernoulli(key, share, model.data_shape)
+            residual = jnp.where(seen, residual / share, 0)
+        (gradient,) = pull(residual.reshape(-1, *model.data_shape))
+        log_prior, prior_score = potential(z)
+        return Evaluation(
+            log_likelihood(model, x, means),
+            gradient.reshape(z.shape),
+            jnp.sum(log_prior, axis=tuple(range(len(batch), z.ndim))),
+            prior_score,
+        )
+
+    return evaluate
+
+
+class Langevin(eqx.Module):
+    """Maximum likelihood with Langevin samples of the posterior (eq. learning-grad)."""
+
+    steps: int = eqx.field(static=True, default=40)
+    step_size: float = eqx.field(static=True, default=0.01)
+    kind: str = eqx.field(static=True, default="ula")
+    persistent: bool = eqx.field(static=True, default=False)
+    share: float = eqx.field(static=True, default=1.0)  # of the pixels, for SGLD
+
+    def __check_init__(self) -> None:
+        if self.kind not in SAMPLERS:
+            raise ValueError(f"unknown sampler {self.kind!r}; choose one of {', '.join(SAMPLERS)}.")
+        if self.steps < 1 or not self.step_size > 0 or not 0 < self.share <= 1:
+            raise ValueError(
+                "Langevin sampling needs steps >= 1, a positive step_size and a share in (0, 1], "
+                f"got {self.steps}, {self.step_size} and {self.share}."
+            )
+
+    @property
+    def sampler(self) -> AbstractSampler:
+        if self.kind == "sgld":
+            return SAMPLERS["sgld"](self.step_size, share=self.share)  # type: ignore[call-arg]
+        return SAMPLERS[self.kind](self.step_size)
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        return ("log_likelihood", "log_prior", "reconstruction", "acceptance", "drift", "outside")
+
+    def memory(self, model: "KAEM", examples: int, key: PRNGKeyArray) -> Memory:
+        """What is kept between updates: with persistent chains, latents of every example."""
+        return {"chains": model.prior.sample(key, examples)} if self.persistent else {}
+
+    def sample(
+        self, model: "KAEM", x: Float[Array, "B ..."], z: Float[Array, "B ..."], key: Any
+    ) -> tuple[Float[Array, "B ..."], dict[str, Array]]:
+        """Latents after `steps` steps from `z`, and means of what happened."""
+        evaluate = evaluator(model, x, model.prior.uncache().potential())
+        return self._run(evaluate, z, key)
+
+    def _run(self, evaluate: Evaluate, z: Array, key: PRNGKeyArray) -> tuple[Array, Any]:
+        sampler = self.sampler
+
+        def step(i: Array, carry: Any) -> Any:
+            state, total = carry
+            state, info = sampler.step(evaluate, state, 1.0, jax.random.fold_in(key, i))
+            return state, jax.tree.map(jnp.add, total, info._asdict())
+
+        zero = {"acceptance": jnp.zeros(()), "drift": jnp.zeros(())}
+        start = (sampler.init(evaluate, z), zero)
+        state, total = jax.lax.fori_loop(0, self.steps, step, start)
+        return state.z, jax.tree.map(lambda value: value / self.steps, total)
+
+    def objective(
+        self,
+        model: "KAEM",
+        x: Float[Array, "B ..."],
+        key: PRNGKeyArray,
+        memory: Memory,
+        progress: Any,
+    ) -> tuple[Array, tuple[dict[str, Array], Memory]]:
+        """The criterion at fresh posterior samples, what was seen, and what to keep.
+
+        `memory` holds the chains of this batch's examples; `progress` is the share of updates done.
+        """
+        del progress
+        start_key, chain_key, noise_key = jax.random.split(key, 3)
+        fixed = jax.lax.stop_gradient(model)
+        prior = fixed.prior.uncache()
+        log_density = prior.log_density_on_nodes()
+        if self.persistent:
+            z = memory["chains"]
+        else:
+            u = jax.random.uniform(start_key, (*prior.shape, len(x)))
+            z = jnp.moveaxis(prior.build_table(log_density).inverse_cdf(u), -1, 0)
+        z, info = self._run(evaluator(fixed, x, prior.potential(log_density)), z, chain_key)
+        z = jax.lax.stop_gradient(z)
+        if self.persistent:
+            memory = memory | {"chains": z}
+
+        each = log_likelihood(model, x, model.decode(z, noise_key))
+        value, likelihood, log_prior = maximum_likelihood(model, each, z)
+        info |= {
+            "log_likelihood": likelihood,
+            "log_prior": log_prior,
+            "reconstruction": _squared_error(model, likelihood),
+            "outside": prior.outside(z),
+        }
+        return _unless_diverged(value, info, z), (jax.lax.stop_gradient(info), memory)
+
+    def diagnosis(self, info: dict[str, float]) -> str | None:
+        """What a chain that went astray needs, or None."""
+        return _diagnosis(self.step_size, info)
+
+
+class Thermodynamic(eqx.Module):
+    """The thermodynamic criterion with population sampling of all power posteriors (eq. SS-KAEM)."""
+
+    temperatures: int = eqx.field(static=True, default=10)  # N_t
+    steps: int = eqx.field(static=True, default=40)
+    step_size: float = eqx.field(static=True, default=0.01)
+    kind: str = eqx.field(static=True, default="ula")
+    persistent: bool = eqx.field(static=True, default=False)
+    schedule: Schedule = eqx.field(static=True, default="cosine")
+    p_start: float = eqx.field(static=True, default=2.0)
+    p_end: float = eqx.field(static=True, default=0.5)
+    cycles: int = eqx.field(static=True, default=0)
+    ladder: tuple[float, ...] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        if self.kind not in ("ula", "mala"):
+            raise ValueError(f"a population moves by 'ula' or 'mala', got {self.kind!r}.")
+        if self.steps < 1 or not self.step_size > 0:
+            raise ValueError(
+                "thermodynamic sampling needs steps >= 1 and a positive step_size, "
+                f"got {self.steps} and {self.step_size}."
+            )
+        if self.temperatures < 1:
+            raise ValueError(
+                f"thermodynamic training needs at least one power posterior (temperatures >= 1), got "
+                f"{self.temperatures}; for plain maximum likelihood use kind 'ula'."
+            )
+        if self.schedule not in ("cosine", "power", "balanced", "fixed"):
+            raise ValueError(
+                f"schedule must be 'cosine', 'power', 'balanced' or 'fixed', got {self.schedule!r}."
+            )
+        if self.p_start <= 0 or self.p_end <= 0 or self.cycles < 0:
+            raise ValueError(
+                "exponents must be positive and cycles not negative, got "
+                f"p_start = {self.p_start}, p_end = {self.p_end}, cycles = {self.cycles}."
+            )
+        if (self.ladder is None) == (self.schedule == "fixed"):
+            raise ValueError("a ladder goes with schedule 'fixed', and that schedule needs one.")
+        if self.ladder is not None and len(checked_ladder(self.ladder)) != self.temperatures + 1:
+            raise ValueError(
+                f"a ladder for temperatures = {self.temperatures} has "
+                f"{self.temperatures + 1} rungs with 0 and 1, got {len(self.ladder)}."
+            )
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        pairs = tuple(f"swap_{k}" for k in range(self.temperatures))
+        rungs = tuple(f"t_{k}" for k in range(1, self.temperatures))
+        names = ("log_likelihood", "log_prior", "log_marginal", "reconstruction")
+        return (*names, "acceptance", "drift", "outside", "round_trips", *pairs, *rungs)
+
+    def memory(self, model: "KAEM", examples: int, key: PRNGKeyArray) -> Memory:
+        """Persistent chains at every temperature; for a balanced ladder, its rungs and rates."""
+        kept: Memory = {}
+        if self.persistent:
+            z = model.prior.sample(key, examples * self.temperatures)
+            kept["chains"] = z.reshape(examples, self.temperatures, *model.prior.shape)
+        if self.schedule == "balanced":
+            kept["ladder"] = power_law(self.temperatures, self.p_start)
+            kept["rejection"] = jnp.full(self.temperatures, 0.5)
+        return kept
+
+    def rungs(self, memory: Memory, progress: Array | float) -> Float[Array, " N+1"]:
+        """The ladder of one update."""
+        match self.schedule:
+            case "balanced":
+                return memory["ladder"]
+            case "fixed":
+                return jnp.asarray(self.ladder)
+            case "power":
+                return power_law(self.temperatures, self.p_start)
+        p = cosine_exponent(progress, self.p_start, self.p_end, self.cycles)
+        return power_law(self.temperatures, p)
+
+    def _run(
+        self, evaluate: Evaluate, z: Array, t: Array, draw: Any, key: PRNGKeyArray
+    ) -> tuple[Array, dict[str, Array]]:
+        population = Population(SAMPLERS[self.kind](self.step_size))
+
+        def step(i: Array, carry: Any) -> Any:
+            state, total = carry
+            state, info = population.step(evaluate, state, t, jax.random.fold_in(key, i), draw)
+            return state, jax.tree.map(jnp.add, total, info._asdict())
+
+        none = {name: jnp.zeros(()) for name in ("acceptance", "drift", "trips")}
+        none |= {name: jnp.zeros(self.temperatures) for name in ("swapped", "proposed")}
+        start = (population.init(evaluate, z), none)
+        state, total = jax.lax.fori_loop(0, self.steps, step, start)
+        return state.chains.z, total
+
+    def objective(
+        self,
+        model: "KAEM",
+        x: Float[Array, "B ..."],
+        key: PRNGKeyArray,
+        memory: Memory,
+        progress: Any,
+    ) -> tuple[Array, tuple[dict[str, Array], Memory]]:
+        """The criterion at fresh samples of all power posteriors, what was seen, and what to keep."""
+        start_key, chain_key, bottom_key, noise_key = jax.random.split(key, 4)
+        fixed = jax.lax.stop_gradient(model)
+        prior = fixed.prior.uncache()
+        log_density = prior.log_density_on_nodes()
+        table = prior.build_table(log_density)
+
+        def draw(key: PRNGKeyArray, *more: int) -> Array:
+            number = prod(more) * len(x)
+            z = table.inverse_cdf(jax.random.uniform(key, (*prior.shape, number)))
+            return jnp.moveaxis(z, -1, 0).reshape(*more, len(x), *prior.shape)
+
+        t = self.rungs(memory, progress)
+        if self.persistent:
+            z = jnp.moveaxis(memory["chains"], 1, 0)
+        else:
+            z = draw(start_key, self.temperatures)
+        evaluate = evaluator(fixed, x, prior.potential(log_density))
+        z, total = self._run(evaluate, z, t, draw, chain_key)
+        z = jax.lax.stop_gradient(z)
+        if self.persistent:
+            memory = memory | {"chains": jnp.moveaxis(z, 0, 1)}
+        rates = total["swapped"] / jnp.maximum(total["proposed"], 1)
+        if self.schedule == "balanced":
+            seen = jnp.where(total["proposed"] > 0, 1 - rates, memory["rejection"])
+            rejection = memory["rejection"] + _RATE * (seen - memory["rejection"])
+            ladder = t + _RATE * (balanced(t, rejection) - t)
+            memory = memory | {"rejection": rejection, "ladder": ladder}
+
+        levels = jnp.concatenate([draw(bottom_key)[None], z])
+        means = model.decode(levels.reshape(-1, *prior.shape), noise_key)
+        means = means.reshape(*levels.shape[:2], *model.data_shape)
+        each = log_likelihood(model, x, means)
+        value, integral, log_prior = thermodynamic(model, each, z[-1], t)
+        top = jnp.mean(each[-1])
+        info = {
+            "log_likelihood": top,
+            "log_prior": log_prior,
+            "log_marginal": integral,
+            "reconstruction": _squared_error(model, top),
+            "acceptance": total["acceptance"] / self.steps,
+            "drift": total["drift"] / self.steps,
+            "outside": prior.outside(z),
+            "round_trips": total["trips"],
+        }
+        info |= {f"swap_{k}": rates[k] for k in range(self.temperatures)}
+        info |= {f"t_{k}": t[k] for k in range(1, self.temperatures)}
+        return _unless_diverged(value, info, z), (jax.lax.stop_gradient(info), memory)
+
+    def diagnosis(self, info: dict[str, float]) -> str | None:
+        """What a chain that went astray needs, or None."""
+        return _diagnosis(self.step_size, info)
+
+
+def _squared_error(model: "KAEM", likelihood: Array) -> Array:
+    """The mean squared error of a pixel that a log-likelihood amounts to."""
+    size = prod(model.data_shape)
+    constant = size / 2 * log(2 * pi * model.noise**2)
+    return -2 * model.noise**2 / size * (likelihood + constant)
+
+
+def _unless_diverged(value: Array, info: dict[str, Array], z: Array) -> Array:
+    """`value`, or NaN where chains are lost: most latents outside the domain, or not finite."""
+    lost = ~jnp.all(jnp.isfinite(z)) | (info["outside"] > 0.5)
+    return jnp.where(lost, jnp.nan, value)
+
+
+def _diagnosis(step_size: float, info: dict[str, float]) -> str | None:
+    if info["outside"] > 0.5 or not all(map(jnp.isfinite, (info["drift"], info["log_prior"]))):
+        return (
+            f"the Langevin chains diverged: {info['outside']:.0%} of the latents left the prior's "
+            f"domain. posterior.step_size = {step_size:g} is too large for this posterior; try "
+            f"`--set posterior.step_size={step_size / 10:g}` (the paper uses 0.01)"
+        )
+    return None

@@ -1,0 +1,278 @@
+r"""What all priors share: a family of one-dimensional densities, each with its own table.
+
+The family has the shape of one latent: (Q, P) for the univariate prior, (Q,) for the mixture.
+Everything about a density is a one-dimensional integral, so nothing here is a Monte Carlo
+estimate: $\log Z$, the CDF and its inverse, mean, entropy and mode.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..bases import Functions
+from .inverse_transform import Table, gauss_legendre
+from .potential import Potential
+from .reference import REFERENCES, Reference
+
+PAPER_NODES = 200  # Tables hp-nist and hp-cnn, GaussQuad_nodes
+_MAX_CELLS = 16384
+
+
+class Summary(NamedTuple):
+    """What each density looks like, by quadrature; every field has the family's shape."""
+
+    mean: Float[Array, "*family"]
+    std: Float[Array, "*family"]
+    entropy: Float[Array, "*family"]
+    mode: Float[Array, "*family"]
+    departure: Float[Array, "*family"]
+
+
+class AbstractPrior(eqx.Module):
+    """A product of learned one-dimensional densities."""
+
+    energies: Functions
+    domain: Float[Array, "R 2"]
+    cached: Any  # the table(s), built once; None while the energies still change
+    shape: tuple[int, ...] = eqx.field(static=True)
+    reference: str = eqx.field(static=True)
+    cells: int = eqx.field(static=True)
+    inverse_transform: str = eqx.field(static=True)
+
+    @property
+    def pi_0(self) -> Reference:
+        return REFERENCES[self.reference]
+
+    @abstractmethod
+    def _log_ratio(self, nodes: Float[Array, "R N"]) -> Float[Array, "*family N"]:
+        r"""$\log(p/\pi_0)$ up to a constant, on nodes shared by the coordinates."""
+
+    @abstractmethod
+    def build_table(self, log_density: Float[Array, "*family 2K+1"] | None = None) -> Any:
+        """What `inverse_cdf` needs; pass `log_density_on_nodes()` to share its cost."""
+
+    @abstractmethod
+    def log_normaliser(self, log_density: Array | None = None) -> Float[Array, "Q P"]:
+        r"""$\log Z$ of every energy by quadrature; its gradient is the exact negative phase.
+
+        Pass `log_density_on_nodes()` to share its cost.
+        """
+
+    @abstractmethod
+    def expected_log_prob(
+        self,
+        z: Float[Array, "*family n"],
+        weights: Float[Array, " n"],
+        log_normaliser: Float[Array, "Q P"],
+    ) -> Float[Array, ""]:
+        r"""$\sum_n w_n \log p(z_n)$ for fixed samples, on the last axis: the positive phase."""
+
+    def mean_log_prob(self, z: Float[Array, "n ..."]) -> Float[Array, ""]:
+        r"""$\frac1n\sum_n \log p(z_n)$ for fixed latents, differentiable in the energies."""
+        weights = jnp.full(len(z), 1 / len(z))
+        return self.expected_log_prob(jnp.moveaxis(z, 0, -1), weights, self.log_normaliser())
+
+    # Tables.
+
+    def _bounds(self) -> tuple[Float[Array, "*family"], Float[Array, "*family"]]:
+        lo, hi = jax.lax.stop_gradient(self.domain).T
+        return jnp.broadcast_to(lo, self.shape), jnp.broadcast_to(hi, self.shape)
+
+    def _nodes(self, number: int) -> Float[Array, "R N"]:
+        lo, hi = jax.lax.stop_gradient(self.domain).T
+        return jnp.linspace(lo, hi, number, axis=1)
+
+    def _gauss_nodes(self) -> Float[Array, "R N"]:
+        """The 200 Gauss-Legendre nodes of Algorithm 1."""
+        x, _ = gauss_legendre(PAPER_NODES)
+        lo, hi = jax.lax.stop_gradient(self.domain).T
+        return lo[:, None] + (hi - lo)[:, None] * (1 + x) / 2
+
+    def _log_density(self, nodes: Float[Array, "R N"]) -> Float[Array, "*family N"]:
+        return self._log_ratio(nodes) + self.pi_0.log_density(nodes)
+
+    def log_density_on_nodes(self) -> Float[Array, "*family 2K+1"]:
+        """The log-density, up to a constant, on all knots and midpoints of the tables."""
+        return self._log_density(self._nodes(2 * self.cells + 1))
+
+    def _exact_table(self, log_density: Float[Array, "*family 2K+1"] | None = None) -> Table:
+        values = self.log_density_on_nodes() if log_density is None else log_density
+        return Table.build(*self._bounds(), values)
+
+    @property
+    def table(self) -> Any:
+        """The cached table, or one built now."""
+        return self.build_table() if self.cached is None else self.cached
+
+    def potential(self, log_density: Float[Array, "*family 2K+1"] | None = None) -> Potential:
+        r"""$\log p$ and its score by table: one look-up for each latent in Langevin loops."""
+        values = self.log_density_on_nodes() if log_density is None else log_density
+        table = Table.build(*self._bounds(), values)
+        nodes = self._nodes(2 * self.cells + 1)
+        ratio = values - self.pi_0.log_density(nodes) - table.log_normaliser[..., None]
+        return Potential.build(*self._bounds(), ratio, self.reference)
+
+    @eqx.filter_jit
+    def table_error(self) -> Float[Array, "*family"]:
+        r"""Estimated $\sup_u|F(F^{-1}(u)) - u|$ of every table at the present resolution."""
+        values = self.log_density_on_nodes()
+        return self._exact_table(values).error(values)
+
+    def refined(self, tolerance: float = 2e-7) -> Self:
+        """The same prior with as many cells as `tolerance` asks for, at most 16,384.
+
+        Doubling stops early where float32, not the number of cells, limits the error.
+        """
+        prior, error = self, float(jnp.max(self.table_error()))
+        while error > tolerance and prior.cells < _MAX_CELLS:
+            finer = prior.with_cells(2 * prior.cells)
+            finer_error = float(jnp.max(finer.table_error()))
+            if finer_error > 0.7 * error and error < 1e-5:
+                break
+            prior, error = finer, finer_error
+        return prior
+
+    def with_cells(self, cells: int) -> Self:
+        """The same prior at another table resolution (and no cached table)."""
+        copy = jax.tree.map(lambda leaf: leaf, self.uncache())
+        object.__setattr__(copy, "cells", cells)
+        return copy
+
+    def widened(self, factor: float = 1.5) -> Self:
+        """The same energies on a domain `factor` times as wide, within the reference's support."""
+        centre = jnp.mean(self.domain, axis=1, keepdims=True)
+        domain = jnp.clip(centre + factor * (self.domain - centre), *self.pi_0.support)
+        return eqx.tree_at(lambda p: p.domain, self.uncache(), domain)
+
+    def outside(self, z: Float[Array, "*n family"]) -> Float[Array, ""]:
+        """The share of latents outside the domain, where the prior's density is zero."""
+        lo, hi = self._bounds()
+        return jnp.mean((z < lo) | (z > hi))
+
+    def cache(self) -> Self:
+        """Build the table once, for sampling; call `uncache` before changing the energies."""
+        table = eqx.filter_jit(type(self).build_table)(self)
+        return eqx.tree_at(lambda p: p.cached, self, table, is_leaf=lambda leaf: leaf is None)
+
+    def uncache(self) -> Self:
+        return eqx.tree_at(lambda p: p.cached, self, None, is_leaf=lambda leaf: leaf is None)
+
+    # What users call.
+
+    @abstractmethod
+    def log_prob(self, z: Float[Array, "*n family"]) -> Float[Array, "*n"]:
+        """Log-density; -inf outside the domain."""
+
+    @abstractmethod
+    def score(self, z: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
+        r"""$\partial_z \log p(z)$, coordinate by coordinate."""
+
+    @eqx.filter_jit
+    def cdf(self, z: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
+        return self._tabulated(self.table.cdf, z, "z")
+
+    @eqx.filter_jit
+    def inverse_cdf(self, u: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
+        return self._tabulated(self.table.inverse_cdf, u, "u")
+
+    @eqx.filter_jit
+    def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
+        """`n` independent latents, exactly, in one pass."""
+        return self.inverse_cdf(jax.random.uniform(key, (n, *self.shape)))
+
+    @eqx.filter_jit
+    def summary(self) -> Summary:
+        r"""Mean, standard deviation, entropy, mode, and $\mathrm{KL}(p\,\|\,\pi_0)$ on the domain."""
+        nodes = self._nodes(2 * self.cells + 1)
+        values = self._log_density(nodes)
+        reference = self.pi_0.log_density(nodes)
+        weights = np.full(2 * self.cells + 1, 2.0)
+        weights[1::2], weights[[0, -1]] = 4.0, 1.0
+        log_weights = jnp.log(
+            jnp.asarray(weights / 3, jnp.float32) * (nodes[:, 1:2] - nodes[:, :1])
+        )
+        log_z = jax.nn.logsumexp(values + log_weights, axis=-1, keepdims=True)
+        log_p = values - log_z
+        mass = jnp.exp(log_p + log_weights)
+        mean = jnp.sum(mass * nodes, axis=-1)
+        variance = jnp.sum(mass * (nodes - mean[..., None]) ** 2, axis=-1)
+        log_pi = reference - jax.nn.logsumexp(reference + log_weights, axis=-1, keepdims=True)
+        peak = jnp.argmax(values, axis=-1)
+        return Summary(
+            mean=mean,
+            std=jnp.sqrt(variance),
+            entropy=-jnp.sum(mass * log_p, axis=-1),
+            mode=jnp.take_along_axis(
+                jnp.broadcast_to(nodes, values.shape), peak[..., None], axis=-1
+            )[..., 0],
+            departure=jnp.sum(mass * (log_p - log_pi), axis=-1),
+        )
+
+    @eqx.filter_jit
+    def densities(self, points: int = 401) -> tuple[Float[Array, "R N"], Float[Array, "..."]]:
+        """Nodes across the domain, and every density on them: what to plot."""
+        nodes = self._nodes(points)
+        log_z = self._exact_table().log_normaliser
+        return nodes, jnp.exp(self._log_density(nodes) - log_z[..., None])
+
+    def mean(self) -> Float[Array, "*family"]:
+        return self.summary().mean
+
+    def std(self) -> Float[Array, "*family"]:
+        return self.summary().std
+
+    def entropy(self) -> Float[Array, "*family"]:
+        return self.summary().entropy
+
+    def mode(self) -> Float[Array, "*family"]:
+        return self.summary().mode
+
+    def _checked(self, x: Array, name: str) -> Array:
+        x = jnp.asarray(x)
+        if x.shape[-len(self.shape) :] != self.shape:
+            axes = "(Q, P)" if len(self.shape) == 2 else "(Q,)"
+            raise ValueError(
+                f"{name} must end in the prior's shape {axes} = {self.shape}, got {x.shape}."
+            )
+        return x
+
+    def _vectorised(self, function: Callable[[Array], Array], x: Array, name: str) -> Array:
+        x = self._checked(x, name)
+        for _ in range(x.ndim - len(self.shape)):
+            function = jax.vmap(function)
+        return function(x)
+
+    def _tabulated(self, function: Callable[[Array], Array], x: Array, name: str) -> Array:
+        x = self._checked(x, name)
+        last = jnp.moveaxis(x.reshape(-1, *self.shape), 0, -1)
+        return jnp.moveaxis(function(last), -1, 0).reshape(x.shape)
+
+
+def start(
+    shape: tuple[int, int],
+    key: PRNGKeyArray,
+    reference: str,
+    domain: tuple[float, float] | None,
+    cells: int,
+    **functions: Any,
+) -> tuple[Functions, tuple[float, float]]:
+    """New energies of `shape` (Q, P) and the domain they live on, or what is wrong with them."""
+    if reference not in REFERENCES:
+        raise ValueError(f"unknown reference {reference!r}; choose one of {', '.join(REFERENCES)}.")
+    if cells < 4 or cells % 2:
+        raise ValueError(f"cells must be an even number of at least 4, got {cells}.")
+    lo, hi = REFERENCES[reference].domain if domain is None else domain
+    support = REFERENCES[reference].support
+    if not (np.isfinite([lo, hi]).all() and lo < hi and support[0] <= lo and hi <= support[1]):
+        raise ValueError(
+            f"the domain of a {reference} prior must be finite, increasing and within "
+            f"{support}, got {(lo, hi)}."
+        )
+    q, p = shape
+    return Functions.init(p, q, key=key, interval=(lo, hi), **functions), (lo, hi)

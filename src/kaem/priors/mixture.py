@@ -1,0 +1,228 @@
+r"""The mixture prior: each coordinate is a mixture of $P$ learned one-dimensional densities.
+
+$$p(z) = \prod_{q=1}^{Q} p_q(z_q),\qquad
+p_q(z) = \sum_{p=1}^{P} \alpha_{q,p}\,\frac{e^{f_{q,p}(z)}\pi_0(z)}{Z_{q,p}}$$
+
+(eq. kaem_mix). The components are normalised: eq. logprior_mix leaves $Z_{q,p}$ out of the
+log-sum-exp, which weights a component by $\alpha_{q,p}Z_{q,p}$ in the likelihood but by
+$\alpha_{q,p}$ in the sampler. $p_q$ is itself a one-dimensional density, so it is sampled by
+inverting its own CDF: $Q$ tables, one uniform for each coordinate, $z_q(u_q)$ continuous and
+increasing.
+
+A wavelet differs from zero only near its centre, so its normaliser is an integral over a few
+widths, $Z = \int\pi_0 + \int_{|z-\mu|\le 7s}(e^f - 1)\,\pi_0$, by Gauss-Legendre quadrature in a
+window as wide as the wavelet: nothing has to be resolved on the scale of the domain.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..bases._wavelet import Wavelet
+from ._prior import AbstractPrior, start
+from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre
+
+MixtureTransform = Literal["exact", "components", "paper"]
+_WINDOW = 7.0  # half-width of a wavelet's window, in its widths: e^{-7^2/2} is 2e-11
+
+
+class ComponentTables(eqx.Module):
+    """The paper's sampler: pick a component by alpha, then invert that component's CDF.
+
+    One uniform serves both: its place within the chosen component's share is uniform again.
+    """
+
+    tables: Table | PaperTable  # of the family (Q, P)
+    shares: Float[Array, "Q P+1"]  # cumulated alpha
+
+    def inverse_cdf(self, u: Float[Array, "Q n"]) -> Float[Array, "Q n"]:
+        last = self.shares.shape[1] - 2
+        p = jnp.sum(u[:, None, :] >= self.shares[:, 1:, None], axis=1)
+        p = jnp.minimum(p, last)
+        rows = jnp.arange(len(u))[:, None]
+        below, above = self.shares[rows, p], self.shares[rows, p + 1]
+        v = jnp.clip((u - below) / jnp.maximum(above - below, 1e-30), 0, 1)
+        chosen = jax.tree.map(lambda leaf: leaf[rows, p], self.tables)
+        return chosen.inverse_cdf(v[..., None])[..., 0]
+
+    def cdf(self, z: Float[Array, "Q n"]) -> Float[Array, "Q n"]:
+        alpha = jnp.diff(self.shares)
+        each = self.tables.cdf(jnp.broadcast_to(z[:, None, :], (*alpha.shape, z.shape[-1])))
+        return jnp.sum(alpha[..., None] * each, axis=1)
+
+
+class MixturePrior(AbstractPrior):
+    """A product of Q mixtures, each of P learned one-dimensional densities."""
+
+    logits: Float[Array, "Q P"] | None  # of alpha; None is uniform and not trained
+
+    def __init__(
+        self,
+        latents: int,
+        coordinates: int | None = None,
+        *,
+        key: PRNGKeyArray,
+        proportions: Literal["uniform", "learned"] = "uniform",
+        reference: str = "gaussian",
+        domain: tuple[float, float] | None = (-12.0, 12.0),
+        basis: str = "morlet",
+        grid_size: int = 20,
+        activation: str | None = None,
+        cells: int = 512,
+        inverse_transform: MixtureTransform = "exact",
+        **initialisation: float,
+    ) -> None:
+        r"""`latents` is $P$, the components of a coordinate; `coordinates` is $Q$, by default $2P + 1$.
+
+        **Arguments:** `proportions` are `uniform` (as in the paper) or `learned`;
+        `inverse_transform` is `exact` (each coordinate's mixture CDF), `components` (the paper's
+        component selection with exact tables) or `paper` (component selection with Algorithm 1);
+        the rest is as in `UnivariatePrior`.
+        """
+        if proportions not in ("uniform", "learned"):
+            raise ValueError(f"proportions must be 'uniform' or 'learned', got {proportions!r}.")
+        if inverse_transform not in ("exact", "components", "paper"):
+            raise ValueError(
+                "inverse_transform of a mixture must be 'exact', 'components' or 'paper', "
+                f"got {inverse_transform!r}."
+            )
+        q = 2 * latents + 1 if coordinates is None else coordinates
+        self.energies, bounds = start(
+            (q, latents),
+            key,
+            reference,
+            domain,
+            cells,
+            basis=basis,
+            size=grid_size,
+            activation=activation,
+            **initialisation,
+        )
+        self.domain = jnp.asarray(np.array([bounds], np.float32))
+        self.cached = None
+        self.shape = (q,)
+        self.reference = reference
+        self.cells = cells
+        self.inverse_transform = inverse_transform
+        learned = proportions == "learned"
+        self.logits = jnp.asarray(np.zeros((q, latents), np.float32)) if learned else None
+
+    @property
+    def components(self) -> int:
+        """P, the number of components of each coordinate."""
+        return self.energies.shape[1]
+
+    @property
+    def log_alpha(self) -> Float[Array, "Q P"]:
+        if self.logits is None:
+            return jnp.full((*self.shape, self.components), -np.log(self.components), jnp.float32)
+        return jax.nn.log_softmax(self.logits, axis=-1)
+
+    def _everywhere(self, nodes: Float[Array, "1 N"]) -> Float[Array, "P N"]:
+        return jnp.broadcast_to(nodes, (self.components, nodes.shape[-1]))
+
+    def _component_tables(self) -> Table:
+        nodes = self._nodes(2 * self.cells + 1)
+        values = self.energies.curves(self._everywhere(nodes)) + self.pi_0.log_density(nodes)
+        return Table.build(*self._component_bounds(), values)
+
+    def _component_bounds(self) -> tuple[Float[Array, "Q P"], Float[Array, "Q P"]]:
+        lo, hi = (b[:, None] for b in self._bounds())
+        family = (*self.shape, self.components)
+        return jnp.broadcast_to(lo, family), jnp.broadcast_to(hi, family)
+
+    def log_normaliser(self, log_density: Array | None = None) -> Float[Array, "Q P"]:
+        del log_density  # of the mixture, not of its components
+        basis = self.energies.basis
+        if not isinstance(basis, Wavelet) or self.energies.base_weight is not None:
+            return self._component_tables().log_normaliser
+        lo, hi = jax.lax.stop_gradient(self.domain)[0]
+        x, w = gauss_legendre(int(np.clip(self.cells // 8, 64, 512)))
+
+        def integral(left: Array, right: Array, f: Callable[[Array], Array] | None) -> Array:
+            half = (right - left)[..., None] / 2
+            z = left[..., None] + half * (1 + x)
+            height = jnp.exp(self.pi_0.log_density(z))
+            return jnp.sum(w * half * height * (1 if f is None else jnp.expm1(f(z))), axis=-1)
+
+        def energy(z: Float[Array, "Q P n"]) -> Float[Array, "Q P n"]:
+            return jax.vmap(self.energies, in_axes=-1, out_axes=-1)(z)
+
+        # The reference's own mass, in pieces that resolve it on any domain.
+        edges = jnp.linspace(lo, hi, 17)
+        reference = jnp.sum(integral(edges[:-1], edges[1:], None))
+        left = jnp.clip(basis.centre - _WINDOW * basis.width, lo, hi)
+        right = jnp.clip(basis.centre + _WINDOW * basis.width, lo, hi)
+        left, right = jax.lax.stop_gradient((left, right))
+        return jnp.log(jnp.maximum(reference + integral(left, right, energy), 1e-30))
+
+    def _log_ratio(self, nodes: Float[Array, "1 N"]) -> Float[Array, "Q N"]:
+        offset = self.log_alpha - self.log_normaliser()
+        # No maximum is subtracted: one pass over the wavelets, and no density exceeds e^80.
+        terms = jnp.exp(self.energies.curves(self._everywhere(nodes)) + offset[..., None])
+        return jnp.log(jnp.maximum(jnp.sum(terms, axis=1), 1e-30))
+
+    def build_table(
+        self, log_density: Float[Array, "Q 2K+1"] | None = None
+    ) -> AbstractTable | ComponentTables:
+        if self.inverse_transform == "exact":
+            return self._exact_table(log_density)
+        shares = jnp.pad(jnp.cumsum(jnp.exp(self.log_alpha), axis=1), ((0, 0), (1, 0)))
+        if self.inverse_transform == "components":
+            return ComponentTables(self._component_tables(), shares)
+        nodes = self._gauss_nodes()
+        values = self.energies.curves(self._everywhere(nodes)) + self.pi_0.log_density(nodes)
+        return ComponentTables(PaperTable.build(*self._component_bounds(), values), shares)
+
+    @eqx.filter_jit
+    def table_error(self) -> Float[Array, " Q"]:
+        """As for other priors, and that the components' normalisers agree with the table."""
+        values = self.log_density_on_nodes()
+        table = self._exact_table(values)
+        return jnp.maximum(table.error(values), jnp.abs(jnp.expm1(table.log_normaliser)))
+
+    def log_components(self, z: Float[Array, " Q"]) -> Float[Array, "Q P"]:
+        r"""$\log\alpha_{q,p} + \log p_{q,p}(z_q)$."""
+        spread = jnp.broadcast_to(z[:, None], (*self.shape, self.components))
+        energy = self.energies(spread) + self.pi_0.log_density(z)[:, None]
+        return self.log_alpha + energy - self.log_normaliser()
+
+    @eqx.filter_jit
+    def log_prob(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n"]:
+        lo, hi = self._bounds()
+
+        def one(z: Float[Array, " Q"]) -> Float[Array, ""]:
+            log_p = jax.nn.logsumexp(self.log_components(z), axis=-1)
+            return jnp.sum(jnp.where((z >= lo) & (z <= hi), log_p, -jnp.inf))
+
+        return self._vectorised(one, z, "z")
+
+    @eqx.filter_jit
+    def score(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n Q"]:
+        def one(z: Float[Array, " Q"]) -> Float[Array, " Q"]:
+            def log_p(z: Float[Array, " Q"]) -> Float[Array, ""]:
+                return jnp.sum(jax.nn.logsumexp(self.log_components(z), axis=-1))
+
+            return jax.grad(log_p)(z)
+
+        return self._vectorised(one, z, "z")
+
+    def expected_log_prob(
+        self,
+        z: Float[Array, "Q n"],
+        weights: Float[Array, " n"],
+        log_normaliser: Float[Array, "Q P"],
+    ) -> Float[Array, ""]:
+        z, offset = jax.lax.stop_gradient(z), self.log_alpha - log_normaliser
+
+        def one(z: Float[Array, " Q"]) -> Float[Array, " Q"]:
+            spread = jnp.broadcast_to(z[:, None], offset.shape)
+            return jax.nn.logsumexp(self.energies(spread) + offset, axis=-1)
+
+        ratio = jax.vmap(one, in_axes=-1, out_axes=-1)(z)
+        return jnp.sum((ratio + self.pi_0.log_density(z)) @ weights)
