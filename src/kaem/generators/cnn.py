@@ -5,16 +5,18 @@ convolutions double until it has the size of the data: Dense, LeakyReLU, (convT,
 for each width, convT to the data's channels, and the output activation. Images are NHWC.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._basis import as_array, host_rng
-from ._generator import OUTPUTS, AbstractGenerator, Decoder
-from .upsample import prepare, upsample
+from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
+from .upsample import Planes, from_pixels, pixels, plain_upsample, planes, prepare, upsample
 
 
 class CNN(AbstractGenerator):
@@ -70,24 +72,75 @@ class CNN(AbstractGenerator):
         self.slope = slope
 
     def decoder(self) -> Decoder:
-        taps = [prepare(kernel) for kernel in self.kernels]
-        doublings = 2 ** len(taps)
+        if jax.default_backend() != "cpu":
+            return self.plain_decoder()
+        last = self._last_planes()
         height, width, _ = self.data_shape
-        start = (-1, height // doublings, width // doublings, self.kernels[0].shape[2])
 
         def decode(
             z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
         ) -> Float[Array, "n H W C"]:
-            flat = z if z.ndim == 2 else jnp.sum(z, axis=2)
-            x = self._leaky(flat @ self.projection + self.projection_bias).reshape(start)
-            for tap, bias in zip(taps[:-1], self.biases, strict=False):
-                x = self._leaky(upsample(x, tap) + bias)
-            x = upsample(x, taps[-1]) + self.biases[-1]
-            if noise is not None:
-                x = x + noise.reshape(x.shape)
-            return OUTPUTS[self.output](x)
+            image = pixels(last(z), height // 2, width // 2)
+            return self._output(image.transpose(2, 0, 1, 3), noise)
 
         return decode
+
+    def residuals(self, x: Float[Array, "B ..."]) -> Residuals:
+        if jax.default_backend() != "cpu":
+            return super().residuals(x)
+        # Planes are compared with planes: no pixel has to be moved at any step.
+        last = self._last_planes()
+        target = from_pixels(x.transpose(1, 2, 0, 3))
+        inside = from_pixels(jnp.ones((*self.data_shape[:2], 1, self.data_shape[2])))
+
+        def residual(z: Float[Array, "n ..."]) -> tuple[Float[Array, "... n X"], ...]:
+            gaps = []
+            for made, goal, mask in zip(last(z), target, inside, strict=True):
+                chains = self._output(made).reshape(*made.shape[:2], -1, *goal.shape[2:])
+                gap = mask[:, :, None] * (goal[:, :, None] - chains)
+                gaps.append(gap.reshape(made.shape))
+            return tuple(gaps)
+
+        return residual
+
+    def _last_planes(self) -> Callable[[Array], Planes]:
+        """Latents to the last layer before its output activation, as planes of windows."""
+        taps = [prepare(kernel) for kernel in self.kernels]
+        height, width, channels = self._smallest()
+
+        def last(z: Float[Array, "n ..."]) -> Planes:
+            x = self._project(z).reshape(-1, height, width, channels).transpose(1, 2, 0, 3)
+            for tap, bias in zip(taps[:-1], self.biases, strict=False):
+                x = self._leaky(upsample(x, tap) + bias)
+            bias = jnp.tile(self.biases[-1], 4)
+            return Planes(*(plane + bias for plane in planes(x, taps[-1])))
+
+        return last
+
+    def plain_decoder(self) -> Decoder:
+        """The same through the library's convolutions: for GPUs, and the twin in tests."""
+
+        def decode(
+            z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
+        ) -> Float[Array, "n H W C"]:
+            x = self._project(z).reshape(-1, *self._smallest())
+            for kernel, bias in zip(self.kernels[:-1], self.biases, strict=False):
+                x = self._leaky(plain_upsample(x, kernel) + bias)
+            return self._output(plain_upsample(x, self.kernels[-1]) + self.biases[-1], noise)
+
+        return decode
+
+    def _smallest(self) -> tuple[int, int, int]:
+        doublings = 2 ** len(self.kernels)
+        height, width, _ = self.data_shape
+        return height // doublings, width // doublings, self.kernels[0].shape[2]
+
+    def _project(self, z: Float[Array, "n ..."]) -> Float[Array, "n D"]:
+        flat = z if z.ndim == 2 else jnp.sum(z, axis=2)
+        return self._leaky(flat @ self.projection + self.projection_bias)
+
+    def _output(self, x: Array, noise: Array | None = None) -> Array:
+        return OUTPUTS[self.output](x if noise is None else x + noise.reshape(x.shape))
 
     def _leaky(self, x: Array) -> Array:
         return jnp.where(x > 0, x, self.slope * x)

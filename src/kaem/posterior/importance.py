@@ -120,6 +120,11 @@ class ImportanceSampling(eqx.Module):
 
     # What the training loop asks of a posterior: see also `Langevin` and `Thermodynamic`.
 
+    @property
+    def data_parallel(self) -> bool:
+        """Whether a batch may be split over devices: not here, where it shares its proposals."""
+        return False
+
     def memory(self, model: "KAEM", examples: int, key: PRNGKeyArray) -> dict[str, Array]:
         """Nothing is kept between updates."""
         del model, examples, key

@@ -46,30 +46,38 @@ def log_likelihood(model: "KAEM", x: Array, means: Array) -> Float[Array, "*n"]:
 
 def evaluator(model: "KAEM", x: Float[Array, "B ..."], potential: Potential) -> Evaluate:
     """`evaluate` of a batch, for latents [..., B, *event] of any number of chains for each example."""
-    decode = model.generator.decoder()
+    residuals = model.generator.residuals(x)
     event = model.prior.shape
+    precision = 1 / model.noise**2
+    constant = prod(model.data_shape) / 2 * log(2 * pi * model.noise**2)
 
     def evaluate(
         z: Float[Array, "*n B event"], key: PRNGKeyArray | None = None, share: float = 1.0
     ) -> Evaluation:
         """With a `key`, the likelihood's gradient is estimated from a `share` of the pixels."""
         batch = z.shape[: z.ndim - len(event)]
-        means, pull = jax.vjp(decode, z.reshape(-1, *event))
-        means = means.reshape(*batch, *model.data_shape)
-        residual = (x - means) / model.noise**2
+        gaps, pull = jax.vjp(residuals, z.reshape(-1, *event))
+        squares = sum(_squares(gap) for gap in gaps)
         if key is not None:
-            seen = jax.random.bernoulli(key, share, model.data_shape)
-            residual = jnp.where(seen, residual / share, 0)
-        (gradient,) = pull(residual.reshape(-1, *model.data_shape))
+            keys = jax.random.split(key, len(gaps))
+            gaps = tuple(
+                jnp.where(jax.random.bernoulli(k, share, gap.shape), gap / share, 0)
+                for k, gap in zip(keys, gaps, strict=True)
+            )
+        (gradient,) = pull(tuple(-precision * gap for gap in gaps))
         log_prior, prior_score = potential(z)
         return Evaluation(
-            log_likelihood(model, x, means),
+            -0.5 * precision * jnp.reshape(squares, batch) - constant,
             gradient.reshape(z.shape),
             jnp.sum(log_prior, axis=tuple(range(len(batch), z.ndim))),
             prior_score,
         )
 
     return evaluate
+
+
+def _squares(gap: Float[Array, "... n X"]) -> Float[Array, " n"]:
+    return jnp.sum(gap**2, axis=tuple(i for i in range(gap.ndim) if i != gap.ndim - 2))
 
 
 class Langevin(eqx.Module):
@@ -95,6 +103,11 @@ class Langevin(eqx.Module):
         if self.kind == "sgld":
             return SAMPLERS["sgld"](self.step_size, share=self.share)  # type: ignore[call-arg]
         return SAMPLERS[self.kind](self.step_size)
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether a batch may be split over devices."""
+        return True
 
     @property
     def info_names(self) -> tuple[str, ...]:
@@ -209,6 +222,11 @@ class Thermodynamic(eqx.Module):
                 f"a ladder for temperatures = {self.temperatures} has "
                 f"{self.temperatures + 1} rungs with 0 and 1, got {len(self.ladder)}."
             )
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether a batch may be split over devices."""
+        return True
 
     @property
     def info_names(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..errors import UserError
 from ..model import KAEM, ready
+from ..parallel import SPLIT, WHOLE, batch_mesh, mean, over_batch
 from ..posterior import ImportanceSampling
 from ..priors import UnivariatePrior
 from .build import Posterior, build_optimiser, check_data
@@ -126,23 +127,36 @@ class _Dispatch:
         transform = build_optimiser(config.optimiser, config.training.steps)
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
-        def loss(params: Parameters, memory: Any, data: Any, at: Any, key: Any) -> Any:
-            step, indices = at
+        mesh = batch_mesh(config.training.batch_size) if posterior.data_parallel else None
+
+        def loss(params: Parameters, memory: Any, x: Any, key: Any, progress: Any) -> Any:
             now = with_parameters(model, {name: params[name] for name in names})
-            progress = step / config.training.steps
-            value, (info, memory) = posterior.objective(
-                now, as_float(data[indices]), jax.random.fold_in(key, step), memory, progress
-            )
+            value, (info, memory) = posterior.objective(now, x, key, memory, progress)
             return -value, ({"loss": -value} | info, memory)
 
-        gradient = jax.value_and_grad(loss, has_aux=True)
+        def part(params: Any, memory: Any, x: Any, key: Any, progress: Any) -> Any:
+            (_, (info, kept)), grads = jax.value_and_grad(loss, has_aux=True)(
+                params, memory, x, key, progress
+            )
+            chains = {name: kept.pop(name) for name in ("chains",) if name in kept}
+            info, kept, grads = mean((info, kept, grads), mesh)
+            return info, kept | chains, grads
+
+        def gradient(params: Any, memory: Any, data: Any, at: Any, key: Any) -> Any:
+            step, indices = at
+            where = {name: SPLIT if name == "chains" else WHOLE for name in memory}
+            whole = over_batch(
+                part, mesh, 3, (WHOLE, where, SPLIT, WHOLE, WHOLE), (WHOLE, where, WHOLE)
+            )
+            x, progress = as_float(data[indices]), step / config.training.steps
+            return whole(params, memory, x, jax.random.fold_in(key, step), progress)
 
         def run(held: Any, data: Any, indices: Any, key: Any, start: Any, count: Any) -> Any:
             def update(carry: Any) -> Any:
                 i, (params, optimiser, memory), totals, _ = carry
                 at = (start + i, indices[i])
                 mine = rows(memory, indices[i])
-                (_, (info, kept)), grads = gradient(params, mine, data, at, key)
+                info, kept, grads = gradient(params, mine, data, at, key)
                 finite = jnp.isfinite(
                     info["loss"] + sum(jnp.sum(jnp.abs(g)) for g in grads.values())
                 )
@@ -192,7 +206,7 @@ class _Dispatch:
         """Why the update after `state` failed: lost chains, or the first tensor that is not finite."""
         at = (jnp.int32(state.step), jnp.asarray(indices))
         mine = rows(state.memory, indices)
-        (_, (info, _)), grads = self._gradient(parameters(state.model), mine, data, at, key)
+        info, _, grads = self._gradient(parameters(state.model), mine, data, at, key)
         tensor = "the sum of the gradients"
         for name, leaf in reversed(grads.items()):
             if not np.isfinite(leaf).all():

@@ -1,0 +1,149 @@
+"""Time of an update: against a plain formulation, the matrix-product peak, presets and Q.
+
+All variants take turns in one process, so that their ratios hold on a busy machine.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..model import KAEM
+from ..parallel import SPLIT, WHOLE, batch_mesh, over_batch
+from ..posterior import Langevin
+from ..training.build import build_model, build_posterior
+from ..training.config import Config, read_preset
+from ..training.loop import _Dispatch, batch_indices, initial_state
+from . import plain
+from .measure import interleaved
+
+COORDINATES = (21, 41, 61, 81, 101)
+_GEMM = 2048
+_SHAPE = (32, 32, 3)
+
+
+def preset(name: str, **sections: dict[str, Any]) -> Config:
+    """A preset with some settings changed, logging after every update."""
+    config = Config.from_dict(read_preset(name))
+    for section, values in sections.items():
+        config = replace(config, **{section: replace(getattr(config, section), **values)})
+    return replace(config, training=replace(config.training, log_every=1))
+
+
+def updater(config: Config, shape: tuple[int, ...] = _SHAPE) -> Callable[[], Any]:
+    """A call that makes one update, exactly as training does, each from where the last one ended."""
+    data = np.random.default_rng(0).integers(0, 256, (1000, *shape), dtype=np.uint8)
+    model, posterior = build_model(config, shape), build_posterior(config)
+    dispatch = _Dispatch(config, posterior, model)
+    held = [initial_state(model, posterior, config, len(data))]
+    device_data, key = jnp.asarray(data), jax.random.key(0)
+
+    def call() -> Any:
+        state = held[0]
+        indices = batch_indices(len(data), config.training, state.step, state.step + 1)
+        held[0], _, _ = dispatch(state, device_data, indices, key)
+        return held[0].optimiser
+
+    return call
+
+
+def flops_of_decoder(model: KAEM) -> int:
+    """Floating-point operations of one image: a multiply and an add for each tap of each pixel."""
+    generator: Any = model.generator
+    total = 2 * generator.projection.size
+    pixels = model.data_shape[0] * model.data_shape[1]
+    for kernel in reversed(generator.kernels):
+        pixels //= 4
+        total += 2 * pixels * kernel.size
+    return total
+
+
+def hot_loops(config: Config) -> tuple[dict[str, Callable[[], Any]], float]:
+    """The posterior sampling of one batch, fast and plain, and its floating-point operations."""
+    model = build_model(config, _SHAPE)
+    p, batch = config.posterior, config.training.batch_size
+    x = jax.random.uniform(jax.random.key(0), (batch, *_SHAPE))
+    z, key = model.prior.sample(jax.random.key(1), batch), jax.random.key(2)
+    langevin = Langevin(p.steps, p.step_size)
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def sample(arrays: Any, x: Any, z: Any, key: Any) -> Any:
+        return langevin.sample(eqx.combine(arrays, static), x, z, key)[0]
+
+    def slow(arrays: Any, x: Any, z: Any, key: Any) -> Any:
+        return plain.langevin(eqx.combine(arrays, static), x, z, key, p.steps, p.step_size)
+
+    # Sharded over devices as in training; the plain form is what one device makes of it.
+    mesh = batch_mesh(batch)
+    fast = over_batch(sample, mesh, 3, (WHOLE, SPLIT, SPLIT, WHOLE), SPLIT)
+    compiled = {"hot_loop": jax.jit(fast), "plain": jax.jit(slow)}
+    variants = {name: partial(call, arrays, x, z, key) for name, call in compiled.items()}
+    return variants, 2.0 * flops_of_decoder(model) * batch * p.steps
+
+
+def gemm() -> Callable[[], Any]:
+    a = jax.random.normal(jax.random.key(0), (_GEMM, _GEMM))
+    product = jax.jit(lambda a: a @ a)
+    return lambda: product(a)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    variants: dict[str, Callable[[], Any]]
+    variants, flops = hot_loops(preset("svhn"))
+    variants["gemm"] = gemm()
+    variants["update_svhn"] = updater(preset("svhn"))
+    variants["update_svhn_fast"] = updater(preset("svhn-fast"))
+    variants["update_svhn_thermo"] = updater(preset("svhn-thermo"))
+    for q in COORDINATES:
+        variants[f"update_q{q}"] = updater(preset("svhn", prior={"coordinates": q}))
+    details = interleaved(variants, options.repeats, warmups=1)
+    median = {name: entry["median"] for name, entry in details.items()}
+    peak = 2 * _GEMM**3 / median["gemm"]
+    results = {
+        "speedup_vs_plain": median["plain"] / median["hot_loop"],
+        "gemm_peak_fraction": flops / median["hot_loop"] / peak,
+        "thermo10_over_single": median["update_svhn_thermo"] / median["update_svhn"],
+        "fast_over_paper": median["update_svhn_fast"] / median["update_svhn"],
+        "q101_over_q21": median["update_q101"] / median["update_q21"],
+        "gemm_peak_gflops": peak / 1e9,
+        "hot_loop_gflop": flops / 1e9,
+    }
+    result = {"benchmark": "training", "results": results, "details": details}
+    if options.figure:
+        _figure(details, Path(options.figure))
+    return result
+
+
+def _figure(details: dict[str, Any], path: Path) -> None:
+    from ..interpret.figures import BLUE, _figure, save_figure
+
+    figure, axes = _figure(4.2, 3.0)
+    axis = axes[0, 0]
+    entries = [details[f"update_q{q}"] for q in COORDINATES]
+    unit = entries[0]["median"]
+    middle = np.array([e["median"] for e in entries]) / unit
+    spread = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T / unit
+    axis.errorbar(COORDINATES, middle, np.abs(spread - middle), color=BLUE, marker="o", capsize=3)
+    axis.set_ylim(0, 1.15 * spread.max())
+    axis.set_xticks(COORDINATES)
+    axis.set_xlabel("latent coordinates Q (40 components each)")
+    axis.set_ylabel("time of an update / that of Q = 21")
+    axis.set_title("SVHN, maximum likelihood: medians and quartiles", fontsize=9)
+    axis.grid(alpha=0.25, lw=0.5)
+    save_figure(figure, path)
+
+
+def render(result: dict[str, Any]) -> str:
+    lines = ["| what | median ms | quartiles |", "|---|---|---|"]
+    for name, entry in result["details"].items():
+        low, high = entry["lower_quartile"] * 1e3, entry["upper_quartile"] * 1e3
+        lines.append(f"| {name} | {entry['median'] * 1e3:.1f} | {low:.1f} to {high:.1f} |")
+    lines += ["", *(f"{name} = {value:.3g}" for name, value in result["results"].items())]
+    return "\n".join(lines)
