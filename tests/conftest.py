@@ -1,6 +1,8 @@
 """Shared fixtures, and the one place that knows where optional data may be."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,5 +26,21 @@ def _isolated(monkeypatch, tmp_path):
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
+# Many tests compile the same small models: each is compiled once for each run of the suite, which
+# the workers share through a folder that goes with it.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="kaem-tests-")
+    os.environ["KAEM_TESTS_CACHE"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput") and "KAEM_TESTS_CACHE" in os.environ:
+        shutil.rmtree(os.environ["KAEM_TESTS_CACHE"], ignore_errors=True)
+
+
+# As the command line does on two cores: batches of Langevin updates are split over the devices.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
 # Compiling is most of what the tests do; optimised code is for those who run it more than once.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")

@@ -65,7 +65,7 @@ def run_to_end(state, config, x):
 
 
 def fresh(config, x):
-    return initial_state(build_model(config, x.shape[1:]), config.optimiser, config.training.steps)
+    return initial_state(build_model(config, x.shape[1:]), build_posterior(config), config, len(x))
 
 
 def same(a, b):

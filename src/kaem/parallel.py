@@ -1,22 +1,20 @@
-"""Batches over devices. On CPU, one device for each core: XLA runs a device's small operations on
-one thread, so two devices with half a batch each keep two cores busy where one device cannot."""
+"""Batches over devices.
 
-import os
+On CPU that is one device for each core, which `kaem.cli` asks for: XLA runs a device's small
+operations on one thread, so two devices with half a batch each keep two cores busy where one
+device cannot. In a program of your own, set `JAX_NUM_CPU_DEVICES` before JAX is imported.
+"""
+
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PRNGKeyArray
 
 AXIS = "batch"
 SPLIT, WHOLE = PartitionSpec(AXIS), PartitionSpec()
-
-
-def one_device_per_core() -> None:
-    """Ask for it, unless the user has decided otherwise; must come before JAX is imported."""
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(len(os.sched_getaffinity(0))))
 
 
 def batch_mesh(batch: int) -> Mesh | None:
@@ -43,6 +41,11 @@ def over_batch(
         return function(*arguments[:key], mine, *arguments[key + 1 :])
 
     return jax.shard_map(local, mesh=mesh, in_specs=splits, out_specs=results, check_vma=False)
+
+
+def everywhere(tree: Any, mesh: Mesh | None) -> Any:
+    """Arrays on all devices of `mesh`."""
+    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, WHOLE))
 
 
 def mean(tree: Any, mesh: Mesh | None) -> Any:

@@ -46,6 +46,11 @@ class Wavelet(AbstractBasis):
     def width(self) -> Float[Array, "Q P"]:
         return jnp.sqrt(self.raw_width**2 + self.width_floor**2)
 
+    @property
+    def reach(self) -> Float[Array, "Q P"]:
+        """How far from its centre a wavelet differs from zero in float32."""
+        return 7 * self.width
+
     @abstractmethod
     def mother(self, x: Array) -> Array:
         r"""The mother wavelet $\psi(x)$."""

@@ -65,7 +65,7 @@ def flops_of_decoder(model: KAEM) -> int:
     return total
 
 
-def hot_loops(config: Config) -> tuple[dict[str, Callable[[], Any]], float]:
+def hot_loops(config: Config) -> tuple[dict[str, Any], float]:
     """The posterior sampling of one batch, fast and plain, and its floating-point operations."""
     model = build_model(config, _SHAPE)
     p, batch = config.posterior, config.training.batch_size

@@ -20,7 +20,7 @@ VERBS = {
     "plot": "draw figures: densities, training",
     "info": "versions and devices, or what a run is",
     "data": "datasets: list, check, fetch",
-    "bench": "benchmarks: exactness, importance",
+    "bench": "benchmarks: exactness, importance, training, temperatures",
 }
 
 
@@ -48,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def _leaves(sub: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     nested = [a for a in sub._actions if isinstance(a, argparse._SubParsersAction)]
     return [p for action in nested for p in action.choices.values()] or [sub]
@@ -66,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         options = parser().parse_args(arguments)
+        # One device for each core (see kaem.parallel), decided before JAX is imported.
+        if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+            os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))
         module = importlib.import_module(f".{options.verb}", __name__)
         result: dict[str, Any] | None = module.run(options)
         if options.json and result is not None:

@@ -135,6 +135,10 @@ class ImportanceSampling(eqx.Module):
     ) -> tuple[Array, tuple[dict[str, Array], dict[str, Array]]]:
         """`expected_log_joint`, what was seen, and what to keep."""
         del progress
+        if self.negative_phase == "sampled" and len(model.prior.shape) == 1:
+            raise ValueError(
+                "a mixture prior has an exact negative phase only: use negative_phase='quadrature'."
+            )
         value, info = self.expected_log_joint(model, x, key)
         return value, (info._asdict(), memory)
 

@@ -138,10 +138,11 @@ class MALA(AbstractSampler):
         accept = jnp.log(jax.random.uniform(accept_key, log_ratio.shape)) < log_ratio
 
         def choose(new: Array, old: Array) -> Array:
-            return jnp.where(per_chain(accept, new), new, old) if jnp.ndim(new) else new
+            return jnp.where(per_chain(accept, new), new, old)
 
+        kept = jax.tree.map(choose, there._replace(moves=accept), state._replace(moves=accept))
         info = Info(jnp.mean(accept), jnp.sqrt(jnp.mean(drift**2)))
-        return jax.tree.map(choose, there, state), info
+        return kept._replace(moves=state.moves + 1), info
 
 
 class SGLD(AbstractSampler):

@@ -57,8 +57,7 @@ class PopulationInfo(NamedTuple):
 
     acceptance: Float[Array, ""]
     drift: Float[Array, ""]
-    swapped: Float[Array, " N"]  # share of samples that exchanged, pair by pair
-    proposed: Float[Array, " N"]  # 1 for the pairs that were due
+    swapped: Float[Array, " N"]  # share of samples that exchanged, pair by pair; 0 if not due
     trips: Float[Array, ""]  # samples that arrived at t = 1 from the prior, per example
 
 
@@ -67,9 +66,12 @@ class Population(eqx.Module):
 
     local: AbstractSampler
 
-    def init(self, evaluate: Evaluate, z: Float[Array, "N B ..."]) -> PopulationState:
+    def init(
+        self, evaluate: Evaluate, z: Float[Array, "N B ..."], parity: Array | int = 0
+    ) -> PopulationState:
+        """Chains that start at `z`; `parity` says which pairs are due first, even (0) or odd (1)."""
         fresh = jnp.zeros(z.shape[:2], bool)
-        return PopulationState(self.local.init(evaluate, z), fresh, jnp.int32(0))
+        return PopulationState(self.local.init(evaluate, z), fresh, jnp.asarray(parity, jnp.int32))
 
     def step(
         self,
@@ -104,8 +106,7 @@ class Population(eqx.Module):
         moved, local = self.local.move(
             evaluate, State(z[1:], above, chains.moves), t[1:, None], move_key
         )
-        due = (jnp.arange(len(t) - 1) % 2 == parity).astype(jnp.float32)
         info = PopulationInfo(
-            local.acceptance, local.drift, jnp.mean(accepted, axis=1), due, jnp.mean(arrived)
+            local.acceptance, local.drift, jnp.mean(accepted, axis=1), jnp.mean(arrived)
         )
         return PopulationState(moved, fresh, state.moves + 1), info

@@ -155,6 +155,11 @@ class AbstractPrior(eqx.Module):
         lo, hi = self._bounds()
         return jnp.mean((z < lo) | (z > hi))
 
+    def lost(self, z: Float[Array, "*n family"]) -> Float[Array, ""]:
+        """The share of latents that are not finite, or farther off than three times the domain."""
+        lo, hi = self._bounds()
+        return jnp.mean(~(jnp.abs(z - (lo + hi) / 2) <= 1.5 * (hi - lo)))
+
     def cache(self) -> Self:
         """Build the table once, for sampling; call `uncache` before changing the energies."""
         table = eqx.filter_jit(type(self).build_table)(self)

@@ -10,7 +10,7 @@ inverting its own CDF: $Q$ tables, one uniform for each coordinate, $z_q(u_q)$ c
 increasing.
 
 A wavelet differs from zero only near its centre, so its normaliser is an integral over a few
-widths, $Z = \int\pi_0 + \int_{|z-\mu|\le 7s}(e^f - 1)\,\pi_0$, by Gauss-Legendre quadrature in a
+widths, $Z = \int\pi_0 + \int_{|z-\mu|\le r}(e^f - 1)\,\pi_0$, by Gauss-Legendre quadrature in a
 window as wide as the wavelet: nothing has to be resolved on the scale of the domain.
 """
 
@@ -28,7 +28,6 @@ from ._prior import AbstractPrior, start
 from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre
 
 MixtureTransform = Literal["exact", "components", "paper"]
-_WINDOW = 7.0  # half-width of a wavelet's window, in its widths: e^{-7^2/2} is 2e-11
 
 
 class ComponentTables(eqx.Module):
@@ -47,8 +46,13 @@ class ComponentTables(eqx.Module):
         rows = jnp.arange(len(u))[:, None]
         below, above = self.shares[rows, p], self.shares[rows, p + 1]
         v = jnp.clip((u - below) / jnp.maximum(above - below, 1e-30), 0, 1)
-        chosen = jax.tree.map(lambda leaf: leaf[rows, p], self.tables)
-        return chosen.inverse_cdf(v[..., None])[..., 0]
+
+        def some(pair: tuple[Array, Array]) -> Array:  # a table for each point: not for all at once
+            p, v = (part[:, None] for part in pair)
+            chosen = jax.tree.map(lambda leaf: leaf[rows, p], self.tables)
+            return chosen.inverse_cdf(v[..., None])[:, 0, 0]
+
+        return jax.lax.map(some, (p.T, v.T), batch_size=64).T
 
     def cdf(self, z: Float[Array, "Q n"]) -> Float[Array, "Q n"]:
         alpha = jnp.diff(self.shares)
@@ -156,8 +160,8 @@ class MixturePrior(AbstractPrior):
         # The reference's own mass, in pieces that resolve it on any domain.
         edges = jnp.linspace(lo, hi, 17)
         reference = jnp.sum(integral(edges[:-1], edges[1:], None))
-        left = jnp.clip(basis.centre - _WINDOW * basis.width, lo, hi)
-        right = jnp.clip(basis.centre + _WINDOW * basis.width, lo, hi)
+        left = jnp.clip(basis.centre - basis.reach, lo, hi)
+        right = jnp.clip(basis.centre + basis.reach, lo, hi)
         left, right = jax.lax.stop_gradient((left, right))
         return jnp.log(jnp.maximum(reference + integral(left, right, energy), 1e-30))
 
@@ -166,8 +170,8 @@ class MixturePrior(AbstractPrior):
         # No maximum is subtracted: one pass over the wavelets, and no density exceeds e^80.
         terms = jnp.exp(self.energies.curves(self._everywhere(nodes)) + offset[..., None])
         # Summed by a matrix product: fused into a reduction, the wavelets would not vectorise.
-        total = jnp.einsum("p,qpn->qn", jnp.ones(self.components), terms)
-        return jnp.log(jnp.maximum(total, 1e-30))
+        total = jnp.ones((*self.shape, 1, self.components)) @ terms
+        return jnp.log(jnp.maximum(total[:, 0], 1e-30))
 
     def build_table(
         self, log_density: Float[Array, "Q 2K+1"] | None = None

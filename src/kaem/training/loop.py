@@ -19,14 +19,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..errors import UserError
 from ..model import KAEM, ready
-from ..parallel import SPLIT, WHOLE, batch_mesh, mean, over_batch
+from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
 from ..posterior import ImportanceSampling
-from ..priors import UnivariatePrior
+from ..priors import REFERENCES, UnivariatePrior
 from .build import Posterior, build_optimiser, check_data
-from .config import Config, GridConfig, OptimiserConfig, TrainingConfig
+from .config import Config, GridConfig, OptimiserConfig, PriorConfig, TrainingConfig
 
 Parameters = dict[str, Array]
 _OUTSIDE = 1e-3  # share of posterior latents outside the domain that makes it too narrow
+_WIDEST = 8  # times the first width: chains that roam further are not for the domain to follow
 
 
 class TrainingDiverged(UserError):
@@ -106,6 +107,8 @@ def with_parameters(model: KAEM, values: Parameters) -> KAEM:
 def initial_state(model: KAEM, posterior: Posterior, config: Config, examples: int) -> State:
     """The state before the first update, for `examples` training examples."""
     t = config.training
+    # A loaded model has its tables cached; energies are about to change.
+    model = eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
     memory = posterior.memory(model, examples, jax.random.fold_in(jax.random.key(t.seed), 3))
     optimiser = build_optimiser(config.optimiser, t.steps).init(parameters(model))
     return State(0, model, optimiser, memory)
@@ -128,6 +131,7 @@ class _Dispatch:
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
         mesh = batch_mesh(config.training.batch_size) if posterior.data_parallel else None
+        self.mesh = mesh
 
         def loss(params: Parameters, memory: Any, x: Any, key: Any, progress: Any) -> Any:
             now = with_parameters(model, {name: params[name] for name in names})
@@ -192,7 +196,8 @@ class _Dispatch:
         count = len(indices)
         padded = np.zeros((self.longest, indices.shape[1]), np.int32)
         padded[:count] = indices
-        held = (params, state.optimiser, state.memory)
+        # Where the results will be: a second placement would mean a second compilation.
+        held = everywhere((params, state.optimiser, state.memory), self.mesh)
         done, (changed, optimiser, memory), totals, finite = self._run(
             held, data, padded, key, state.step, count
         )
@@ -242,8 +247,8 @@ def updates(
     edges = {t.steps, *regrids}
     for every in (t.log_every, t.checkpoint_every, t.sample_every):
         edges |= set(range(every, t.steps, every))
-    device_data = jnp.asarray(data)
     dispatch = _Dispatch(config, posterior, state.model)
+    device_data = everywhere(jnp.asarray(data), dispatch.mesh)
     table_error = eqx.filter_jit(lambda model: jnp.max(model.prior.table_error()))
     totals: dict[str, float] = {}
     last_log = state.step
@@ -263,7 +268,8 @@ def updates(
             continue
         metrics = {name: total / (edge - last_log) for name, total in totals.items()}
         totals, last_log, notes = {}, edge, []
-        if metrics.get("outside", 0.0) > _OUTSIDE:
+        width = float(jnp.max(jnp.diff(state.model.prior.domain)))
+        if metrics.get("outside", 0.0) > _OUTSIDE and width < _WIDEST * _width(config.prior):
             prior = state.model.prior.widened()
             notes.append(
                 f"{metrics['outside']:.2%} of the posterior latents were outside the prior's "
@@ -286,6 +292,12 @@ def updates(
             warned = True
             notes.append(advice)
         yield Boundary(state, metrics, tuple(notes))
+
+
+def _width(prior: PriorConfig) -> float:
+    """Of the domain that a run starts with."""
+    lo, hi = prior.domain or REFERENCES[prior.reference].domain
+    return hi - lo
 
 
 def _advice(metrics: dict[str, float], config: Config) -> str | None:

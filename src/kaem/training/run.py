@@ -126,6 +126,7 @@ def start(path: Path, what: str, config: Config, x: np.ndarray) -> Run:
         "data": fingerprint(x),
         "versions": {p: version(p) for p in ("kaem", "jax", "equinox", "optax", "numpy")},
         "python": platform.python_version(),
+        "devices": jax.device_count(),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_atomically(run.config_file, json.dumps(record, indent=2).encode())
@@ -142,6 +143,13 @@ def resume(run: Run, config: Config, state: State, x: np.ndarray) -> tuple[State
             f"{recorded}. Point --data to the same data, or start a new run."
         )
     state, notes = checkpoint.read(run.checkpoints, state)
+    devices = record.get("devices", jax.device_count())
+    if devices != jax.device_count() and config.posterior.kind != "importance":
+        notes.append(
+            f"the run was started on {devices} devices and goes on with {jax.device_count()}: it "
+            "will not be bit for bit what it would have been "
+            f"(JAX_NUM_CPU_DEVICES={devices} restores it)"
+        )
     kept = [json.dumps(r) + "\n" for r in run.history() if r["step"] <= state.step]
     write_atomically(run.history_file, "".join(kept).encode())
     if state.step > config.training.steps:

@@ -1,0 +1,119 @@
+"""The CNN generator: its tables, and the fast transposed convolution against the library's."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kaem import CNN, KAEM, MixturePrior, load
+from kaem.generators.upsample import from_pixels, pixels, plain_upsample, prepare, upsample
+from kaem.model import ready
+
+TABLES = {  # data shape, widths, parameters counted from the paper's tables
+    "svhn": ((32, 32, 3), (128, 64, 32), 469_731),
+    "cifar10": ((32, 32, 3), (256, 128, 64), 1_791_427),
+    "celeba": ((64, 64, 3), (256, 128, 64, 32), 1_822_691),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_architectures_are_the_papers(name):
+    shape, widths, parameters = TABLES[name]
+    generator = CNN(81, shape, key=jax.random.key(0), widths=widths)
+    assert sum(a.size for a in jax.tree.leaves(eqx.filter(generator, eqx.is_array))) == parameters
+    assert generator._smallest() == (2, 2, widths[0])
+    assert [k.shape for k in generator.kernels] == [
+        (4, 4, i, o) for i, o in zip((widths[0], *widths), (*widths, 3), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (4, 6), (3, 5), (1, 8)])
+def test_upsample_equals_its_plain_twin_with_all_gradients(shape):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(3, *shape, 6)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(4, 4, 6, 5)), jnp.float32)
+    weight = jnp.asarray(rng.normal(size=(3, 2 * shape[0], 2 * shape[1], 5)), jnp.float32)
+
+    def fast(x, kernel):
+        return upsample(x.transpose(1, 2, 0, 3), prepare(kernel)).transpose(2, 0, 1, 3)
+
+    made, pull = jax.vjp(fast, x, kernel)
+    expected, plain_pull = jax.vjp(plain_upsample, x, kernel)
+    np.testing.assert_allclose(made, expected, atol=3e-5)
+    for got, want in zip(pull(weight), plain_pull(weight), strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-4)
+
+
+def test_upsample_is_the_definition_of_a_transposed_convolution():
+    """Against scatter-adding every input pixel's kernel, in NumPy."""
+    rng = np.random.default_rng(1)
+    x, kernel = rng.normal(size=(3, 4, 2)), rng.normal(size=(4, 4, 2, 3))
+    big = np.zeros((2 * 3 + 2, 2 * 4 + 2, 3))
+    for i in range(3):
+        for j in range(4):
+            # The library correlates with the dilated input, which flips the kernel here.
+            patch = np.einsum("i,hwio->hwo", x[i, j], kernel[::-1, ::-1])
+            big[2 * i : 2 * i + 4, 2 * j : 2 * j + 4] += patch
+    got = upsample(jnp.asarray(x[:, :, None], jnp.float32), prepare(jnp.asarray(kernel)))
+    np.testing.assert_allclose(got[:, :, 0], big[1:-1, 1:-1], atol=1e-5)
+
+
+def test_planes_and_pixels_are_inverse():
+    x = jax.random.normal(jax.random.key(0), (6, 10, 2, 3))
+    np.testing.assert_array_equal(pixels(from_pixels(x), 3, 5), x)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 3), (12, 4, 1)])
+def test_residuals_are_data_minus_images_for_every_chain(shape):
+    generator = CNN(5, shape, key=jax.random.key(0), widths=(6,))
+    x = jax.random.uniform(jax.random.key(1), (3, *shape))
+    z = jax.random.normal(jax.random.key(2), (2 * 3, 5))
+
+    def squares(z):
+        gaps = generator.residuals(x)(z)
+        return sum(jnp.sum(g**2, axis=(*range(g.ndim - 2), g.ndim - 1)) for g in gaps)
+
+    def plain(z):
+        made = generator.plain_decoder()(z).reshape(2, *x.shape)
+        return jnp.sum((x - made) ** 2, axis=(2, 3, 4)).ravel()
+
+    np.testing.assert_allclose(squares(z), plain(z), rtol=1e-5)
+    np.testing.assert_allclose(generator.decoder()(z), generator.plain_decoder()(z), atol=1e-6)
+    got, want = (jax.grad(lambda z, f=f: jnp.sum(f(z)))(z) for f in (squares, plain))
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def test_noise_enters_before_the_output_activation():
+    generator = CNN(5, (4, 4, 1), key=jax.random.key(0), widths=(3,))
+    z, noise = jnp.zeros((2, 5)), jnp.ones((2, 16))
+    logits = jnp.log(generator.decoder()(z)) - jnp.log1p(-generator.decoder()(z))
+    expected = jax.nn.sigmoid(logits + 1)
+    np.testing.assert_allclose(generator.decoder()(z, noise), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "widths", "message"),
+    [
+        ((28, 28, 1), (8, 8), "divisible by 8"),
+        ((32, 32), (8,), "H, W, C"),
+        ((32, 32, 3), (), "widths"),
+    ],
+)
+def test_impossible_images_are_refused(shape, widths, message):
+    with pytest.raises(ValueError, match=message):
+        CNN(5, shape, key=jax.random.key(0), widths=widths)
+
+
+def test_a_mixture_model_samples_steers_and_survives_saving(tmp_path):
+    prior = MixturePrior(2, key=jax.random.key(0), cells=64)
+    model = KAEM(prior, CNN(5, (8, 8, 3), key=jax.random.key(1), widths=(4,)), noise=0.3)
+    model.save(tmp_path / "m.safetensors")
+    again = load(tmp_path / "m.safetensors")
+    u = jax.random.uniform(jax.random.key(2), (4, 2, 5))
+    assert again.generate(u).shape == (4, 2, 8, 8, 3)
+    np.testing.assert_array_equal(again.generate(u), ready(model).generate(u))
+    samples = again.sample(jax.random.key(3), 7)
+    assert samples.shape == (7, 8, 8, 3)
+    assert float(samples.min()) > 0
+    assert float(samples.max()) < 1
