@@ -347,3 +347,20 @@ def test_importance_benchmark_has_its_shape(capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["results"]["importance_over_autoencoder"] > 0
     assert len(result["details"]["importance"]["times"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["training", "temperatures"])
+def test_langevin_benchmarks_have_their_shape(capsys, tmp_path, name):
+    figure = tmp_path / "f.png"
+    assert main(["bench", name, "--repeats", "1", "--figure", str(figure), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert all(np.isfinite(value) for value in result["results"].values())
+    assert result["results"]["thermo10_over_single"] > 1
+    assert all(len(entry["times"]) == 1 for entry in result["details"].values())
+    assert figure.stat().st_size > 5000
+    if name == "training":
+        assert result["results"]["speedup_vs_plain"] > 1
+        assert 0 < result["results"]["fast_over_paper"] < 1
+    else:
+        assert result["results"]["memory_thermo10_gib"] < 2

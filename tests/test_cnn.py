@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kaem import CNN, KAEM, MixturePrior, load
+from kaem.bench.training import flops_of_decoder
 from kaem.generators.upsample import from_pixels, pixels, plain_upsample, prepare, upsample
 from kaem.model import ready
 
@@ -26,6 +27,13 @@ def test_architectures_are_the_papers(name):
     assert [k.shape for k in generator.kernels] == [
         (4, 4, i, o) for i, o in zip((widths[0], *widths), (*widths, 3), strict=True)
     ]
+
+
+def test_the_arithmetic_of_the_hot_loop_is_counted_right():
+    prior = MixturePrior(40, key=jax.random.key(0))
+    model = KAEM(prior, CNN(81, (32, 32, 3), key=jax.random.key(0)))
+    # Forward and backward, 50 chains, 40 steps: 45.4 GFLOP.
+    assert 2 * flops_of_decoder(model) * 50 * 40 == pytest.approx(45.4e9, rel=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (4, 6), (3, 5), (1, 8)])
