@@ -57,8 +57,12 @@ def evaluator(model: "KAEM", x: Float[Array, "B ..."], potential: Potential) -> 
     ) -> Evaluation:
         """With a `key`, the likelihood's gradient is estimated from a `share` of the pixels."""
         batch = z.shape[: z.ndim - len(event)]
-        gaps, pull = jax.vjp(residuals, z.reshape(-1, *event))
-        squares = sum(_squares(gap) for gap in gaps)
+        if len(batch) > 1:  # one batch after the other: all at once would leave the caches
+            each = z.reshape(-1, *z.shape[len(batch) - 1 :])
+            found = jax.lax.map(lambda z: evaluate(z, key, share), each)
+            return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[2:]), found)
+        gaps, pull = jax.vjp(residuals, z)
+        squares = jnp.sum(jnp.stack([_squares(gap) for gap in gaps]), axis=0)
         if key is not None:
             keys = jax.random.split(key, len(gaps))
             gaps = tuple(
@@ -68,9 +72,9 @@ def evaluator(model: "KAEM", x: Float[Array, "B ..."], potential: Potential) -> 
         (gradient,) = pull(tuple(-precision * gap for gap in gaps))
         log_prior, prior_score = potential(z)
         return Evaluation(
-            -0.5 * precision * jnp.reshape(squares, batch) - constant,
-            gradient.reshape(z.shape),
-            jnp.sum(log_prior, axis=tuple(range(len(batch), z.ndim))),
+            -0.5 * precision * squares - constant,
+            gradient,
+            jnp.sum(log_prior, axis=tuple(range(1, z.ndim))),
             prior_score,
         )
 
