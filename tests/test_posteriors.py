@@ -355,12 +355,14 @@ def test_the_gradient_is_that_of_the_criterion_at_its_samples():
         (lambda: Langevin(0), "steps >= 1"),
         (lambda: Langevin(5, -0.1), "step_size"),
         (lambda: Langevin(kind="hmc"), "unknown sampler"),
+        (lambda: Langevin(share=0.3), "for kind 'sgld' only"),
         (lambda: Thermodynamic(0), "at least one power posterior"),
         (lambda: Thermodynamic(kind="sgld"), "'ula' or 'mala'"),
         (lambda: Thermodynamic(schedule="linear"), "schedule"),
         (lambda: Thermodynamic(2, schedule="fixed", ladder=(0, 1, 0.5)), "increase strictly"),
         (lambda: Thermodynamic(3, schedule="fixed", ladder=(0, 0.5, 1)), "4 rungs"),
-        (lambda: Thermodynamic(2, ladder=(0, 0.5, 1)), "schedule 'fixed'"),
+        (lambda: Thermodynamic(2, ladder=(0, 0.5, 1)), "for schedule 'fixed'"),
+        (lambda: Thermodynamic(2, schedule="fixed"), "needs a ladder"),
     ],
 )
 def test_bad_posteriors_are_refused(make, message):

@@ -273,6 +273,7 @@ def _require_channels(got: int, wanted: int | None, source: str) -> None:
         )
     raise UserError(
         f"{source} holds images of {got} channels, but data.channels={wanted} asks for "
-        f"{KINDS[wanted]}; keep the channels that you mean, or leave data.channels out "
+        f"{KINDS[wanted]}; arrays are [N, height, width, channels], so transpose them if theirs "
+        "come first, keep the channels that you mean, or leave data.channels out "
         "(`--set data.channels=none`)."
     )

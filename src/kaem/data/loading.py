@@ -47,7 +47,7 @@ def _by_name(name: str, split: Split, options: Options) -> np.ndarray:
         raise UserError(
             f"{name} is not on this machine: {wanted} was looked for in {places}. Run "
             f"`kaem data fetch {name}`{how}, set KAEM_DATA to the folder that contains "
-            f"{dataset.folder}/, or use the embedded `mnist5k`."
+            f"{dataset.folder}/, or give a file or folder with `--data PATH`."
         )
     verify(name, wanted, found)
     return dataset.read(found, split, options)

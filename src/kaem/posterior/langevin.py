@@ -103,6 +103,12 @@ class Langevin(eqx.Module):
                 f"got {self.steps}, {self.step_size} and {self.share}."
             )
 
+        if self.share < 1 and self.kind != "sgld":
+            raise ValueError(
+                f"a share of the pixels is for kind 'sgld' only, got {self.share} for {self.kind!r}; "
+                "leave it at 1, or choose 'sgld'."
+            )
+
     @property
     def sampler(self) -> AbstractSampler:
         if self.kind == "sgld":
@@ -223,7 +229,12 @@ class Thermodynamic(eqx.Module):
                 f"p_start = {self.p_start}, p_end = {self.p_end}, cycles = {self.cycles}."
             )
         if (self.ladder is None) == (self.schedule == "fixed"):
-            raise ValueError("a ladder goes with schedule 'fixed', and that schedule needs one.")
+            raise ValueError(
+                "schedule 'fixed' needs a ladder, such as [0, 0.1, 0.4, 1]; got none."
+                if self.ladder is None
+                else f"a ladder is for schedule 'fixed', but the schedule is {self.schedule!r}; set "
+                "schedule to 'fixed', or leave the ladder out."
+            )
         if self.ladder is not None and len(checked_ladder(self.ladder)) != self.temperatures + 1:
             raise ValueError(
                 f"a ladder for temperatures = {self.temperatures} has "
@@ -365,7 +376,6 @@ def _diagnosis(step_size: float, info: dict[str, float]) -> str | None:
         return (
             f"the Langevin chains diverged: {info['lost']:.0%} of the latents are farther off than "
             f"three times the prior's domain. posterior.step_size = {step_size:g} is too large for "
-            f"this posterior; try `--set posterior.step_size={step_size / 10:g}` (the paper uses "
-            "0.01)"
+            f"this posterior; try `--set posterior.step_size={min(step_size / 10, 0.01):g}`"
         )
     return None

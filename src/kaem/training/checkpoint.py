@@ -65,7 +65,7 @@ def read(folder: Path, template: State) -> tuple[State, list[str]]:
         try:
             return _read_one(path, template), notes
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            notes.append(f"checkpoint {path} is not readable ({error}); trying an older one")
+            notes.append(f"checkpoint {path} is not readable ({error})")
     if notes:
         raise UserError(
             f"no checkpoint in {folder} is readable: {'; '.join(notes)}. Start a new run."
