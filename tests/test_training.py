@@ -262,7 +262,9 @@ def test_presets_are_table_hp_nist():
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_makes_a_model(name):
     config = Config.from_dict(read_preset(name))
-    assert build_model(config, (28, 28, 1)).data_shape == (28, 28, 1)
+    size = config.data.size or 28
+    shape = (size, size, config.data.channels or 1)
+    assert build_model(config, shape).data_shape == shape
     build_posterior(config)
 
 
