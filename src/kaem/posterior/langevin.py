@@ -333,9 +333,10 @@ class Thermodynamic(eqx.Module):
             memory = memory | {"rejection": rejection, "ladder": ladder}
 
         levels = jnp.concatenate([draw(bottom_key)[None], z])
-        means = model.decode(levels.reshape(-1, *prior.shape), noise_key)
-        means = means.reshape(*levels.shape[:2], *model.data_shape)
-        each = log_likelihood(model, x, means)
+        # Level by level, and recomputed for the gradient: memory is that of one batch.
+        decode = jax.checkpoint(lambda z, key: log_likelihood(model, x, model.decode(z, key)))
+        keys = jax.random.split(noise_key, len(levels))
+        each = jax.lax.map(lambda level: decode(*level), (levels, keys))
         value, integral, log_prior = thermodynamic(model, each, z[-1], t)
         top = jnp.mean(each[-1])
         info = {
