@@ -188,7 +188,8 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
     assert main(["train", "quickstart", "--dry-run", "--json", "--out", str(out), *SETTINGS]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert not out.exists()
-    assert plan["latents"] == {"Q": 3, "P": 1}
+    assert plan["latents"] == [3, 1]
+    assert plan["model"] == "KAEM"
     prior = 3 * 6 + 3 + 1  # coefficients, base weights, tau
     assert plan["parameters"]["prior"] == prior
     assert plan["seconds_per_update"] > 0

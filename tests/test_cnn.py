@@ -9,7 +9,6 @@ import pytest
 from kaem import CNN, KAEM, MixturePrior, load
 from kaem.bench.training import flops_of_decoder
 from kaem.generators.upsample import from_pixels, pixels, plain_upsample, prepare, upsample
-from kaem.model import ready
 
 TABLES = {  # data shape, widths, parameters counted from the paper's tables
     "svhn": ((32, 32, 3), (128, 64, 32), 469_731),
@@ -120,7 +119,7 @@ def test_a_mixture_model_samples_steers_and_survives_saving(tmp_path):
     again = load(tmp_path / "m.safetensors")
     u = jax.random.uniform(jax.random.key(2), (4, 2, 5))
     assert again.generate(u).shape == (4, 2, 8, 8, 3)
-    np.testing.assert_array_equal(again.generate(u), ready(model).generate(u))
+    np.testing.assert_array_equal(again.generate(u), model.prepared().generate(u))
     samples = again.sample(jax.random.key(3), 7)
     assert samples.shape == (7, 8, 8, 3)
     assert float(samples.min()) > 0

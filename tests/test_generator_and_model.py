@@ -14,7 +14,6 @@ import kaem
 from kaem import KAEM, KAN, UnivariatePrior, UserError
 from kaem.bases import BASES
 from kaem.bench import oracle
-from kaem.model import ready
 
 
 def make(basis="rbf", depth=2, output="sigmoid", **kwargs):
@@ -91,7 +90,7 @@ def test_regridding_the_generator_preserves_its_images():
 
 
 def test_generate_at_uniforms_is_sample():
-    model = ready(make())
+    model = make().prepared()
     key = jax.random.key(4)
     u = jax.random.uniform(key, (6, 5, 2))
     np.testing.assert_array_equal(model.generate(u), model.sample(key, 6))

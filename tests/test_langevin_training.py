@@ -11,7 +11,6 @@ from PIL import Image
 
 from kaem import UserError
 from kaem.cli import main
-from kaem.model import ready
 from kaem.parallel import batch_mesh
 from kaem.training import Config, TrainingDiverged, checkpoint
 from kaem.training.build import build_model, build_posterior
@@ -139,7 +138,7 @@ def test_devices_share_a_batch_and_learn():
 
 def test_a_loaded_model_is_trained_by_its_energies_not_by_its_tables():
     config, x = small(), images()
-    model = ready(build_model(config, x.shape[1:]))
+    model = build_model(config, x.shape[1:]).prepared()
     state = initial_state(model, build_posterior(config), config, len(x))
     assert state.model.prior.cached is None
     assert not any("cached" in name for name in parameters(state.model))

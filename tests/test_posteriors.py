@@ -18,7 +18,7 @@ from kaem.objectives import (
     trapezoid_weights,
 )
 from kaem.posterior import MALA, SGLD, ULA, Population, swap
-from kaem.posterior.langevin import evaluator
+from kaem.posterior.chains import evaluator
 from kaem.posterior.samplers import Evaluation
 
 # z ~ N(0, I), x | z ~ N(A z, s^2): the posterior is Gaussian.
@@ -301,6 +301,10 @@ class Linear(AbstractGenerator):
     data_shape: tuple[int, ...] = eqx.field(static=True, default=(3,))
     output: str = eqx.field(static=True, default="identity")
 
+    @property
+    def coordinates(self):
+        return self.matrix.shape[1]
+
     def decoder(self):
         return lambda z, noise=None: z @ self.matrix.T
 
@@ -317,7 +321,7 @@ def linear_model():
 def test_thermodynamic_training_estimates_log_p_of_x(schedule):
     model, key = linear_model(), jax.random.key(5)
     ladder = tuple(map(float, power_law(12, 2.0))) if schedule == "fixed" else None
-    posterior = Thermodynamic(12, 40, 0.2, "mala", schedule=schedule, ladder=ladder)
+    posterior = Thermodynamic(40, 0.2, "mala", temperatures=12, schedule=schedule, ladder=ladder)
     x = jnp.tile(jnp.asarray(X, jnp.float32), (4000, 1))
     memory = posterior.memory(model, 4000, key)
     value, (info, memory) = jax.jit(lambda memory: posterior.objective(model, x, key, memory, 0.0))(
@@ -356,13 +360,16 @@ def test_the_gradient_is_that_of_the_criterion_at_its_samples():
         (lambda: Langevin(5, -0.1), "step_size"),
         (lambda: Langevin(kind="hmc"), "unknown sampler"),
         (lambda: Langevin(share=0.3), "for kind 'sgld' only"),
-        (lambda: Thermodynamic(0), "at least one power posterior"),
+        (lambda: Thermodynamic(temperatures=0), "at least one power posterior"),
         (lambda: Thermodynamic(kind="sgld"), "'ula' or 'mala'"),
         (lambda: Thermodynamic(schedule="linear"), "schedule"),
-        (lambda: Thermodynamic(2, schedule="fixed", ladder=(0, 1, 0.5)), "increase strictly"),
-        (lambda: Thermodynamic(3, schedule="fixed", ladder=(0, 0.5, 1)), "4 rungs"),
-        (lambda: Thermodynamic(2, ladder=(0, 0.5, 1)), "for schedule 'fixed'"),
-        (lambda: Thermodynamic(2, schedule="fixed"), "needs a ladder"),
+        (
+            lambda: Thermodynamic(temperatures=2, schedule="fixed", ladder=(0, 1, 0.5)),
+            "increase strictly",
+        ),
+        (lambda: Thermodynamic(temperatures=3, schedule="fixed", ladder=(0, 0.5, 1)), "4 rungs"),
+        (lambda: Thermodynamic(temperatures=2, ladder=(0, 0.5, 1)), "for schedule 'fixed'"),
+        (lambda: Thermodynamic(temperatures=2, schedule="fixed"), "needs a ladder"),
     ],
 )
 def test_bad_posteriors_are_refused(make, message):

@@ -272,10 +272,10 @@ def test_every_preset_makes_a_model(name):
     ("assignment", "message"),
     [
         ("prior.latent=3", "did you mean prior.latents"),
-        ("training.steps=many", "of type int"),
+        ("training.steps=many", "a whole number"),
         ("training.steps=0", "positive"),
         ("training.noise=-1", "positive"),
-        ("prior.domain=[1]", "of type"),
+        ("prior.domain=[1]", "a list such as"),
         ("steps", "section.name=value"),
         ("nothing.at=1", "there is no setting nothing"),
         ("posterior.kind=magic", "importance"),

@@ -5,6 +5,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .baselines import DDPM as DDPM
+    from .baselines import VAE as VAE
+    from .baselines import Denoising as Denoising
+    from .baselines import Encoder as Encoder
+    from .baselines import EvidenceBound as EvidenceBound
+    from .baselines import NeuralEBM as NeuralEBM
+    from .baselines import NeuralPrior as NeuralPrior
     from .errors import UserError as UserError
     from .generators import CNN as CNN
     from .generators import KAN as KAN
@@ -22,14 +29,21 @@ __version__ = "0.1.0"
 # Public names and where they live; imported on first use, so that `import kaem` is instant.
 _PUBLIC = {
     "CNN": "generators",
+    "DDPM": "baselines",
+    "Denoising": "baselines",
+    "Encoder": "baselines",
+    "EvidenceBound": "baselines",
     "KAEM": "model",
     "KAN": "generators",
     "ImportanceSampling": "posterior",
     "Langevin": "posterior",
     "MixturePrior": "priors",
+    "NeuralEBM": "baselines",
+    "NeuralPrior": "baselines",
     "Thermodynamic": "posterior",
     "UnivariatePrior": "priors",
     "UserError": "errors",
+    "VAE": "baselines",
     "fit": "training",
     "load": "serialisation",
 }

@@ -3,8 +3,10 @@ r"""KAEM = prior + generator + observation noise.
 $z \sim p_f(z)$, $\tilde x = G(z, \sigma_\varepsilon\varepsilon)$, $p(x \mid z) = \mathcal{N}(x; \tilde x, \sigma^2 I)$.
 """
 
+from abc import abstractmethod
 from math import log, pi, prod
 from os import PathLike
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -15,10 +17,48 @@ from .generators import AbstractGenerator
 from .priors import AbstractPrior
 
 
-class KAEM(eqx.Module):
-    """A Kolmogorov-Arnold energy model."""
+def as_float(x: Array) -> Float[Array, "..."]:
+    """Pixels in [0, 1] from bytes; floats as they are."""
+    x = jnp.asarray(x)
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
-    prior: AbstractPrior
+
+class AbstractModel(eqx.Module):
+    """What training, files and commands ask of a model."""
+
+    @property
+    @abstractmethod
+    def data_shape(self) -> tuple[int, ...]:
+        """Of one example."""
+
+    @property
+    @abstractmethod
+    def output(self) -> str:
+        """`sigmoid` where data are in [0, 1], or `identity`."""
+
+    @abstractmethod
+    def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
+        """`n` new data points."""
+
+    def prepared(self) -> Self:
+        """This model, ready to sample as fast and as exactly as it can."""
+        return self
+
+    def trainable(self) -> Self:
+        """This model without anything that goes stale when its parameters change."""
+        return self
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model to one `.safetensors` file, atomically."""
+        from .serialisation import save
+
+        save(self, path)
+
+
+class LatentModel(AbstractModel):
+    """A prior over latents, a generator, and Gaussian observation noise."""
+
+    prior: Any  # with `shape` and `sample(key, n)`
     generator: AbstractGenerator
     noise: float = eqx.field(static=True, default=0.1)  # sigma, the likelihood's scale
     generator_noise: float = eqx.field(static=True, default=0.0)  # sigma_epsilon
@@ -29,10 +69,19 @@ class KAEM(eqx.Module):
                 f"noise must be positive and generator_noise non-negative, "
                 f"got {self.noise} and {self.generator_noise}."
             )
+        if self.generator.coordinates != self.prior.shape[0]:
+            raise ValueError(
+                f"the generator takes {self.generator.coordinates} latent coordinates, but the "
+                f"prior has {self.prior.shape[0]}; build both for the same number."
+            )
 
     @property
     def data_shape(self) -> tuple[int, ...]:
         return self.generator.data_shape
+
+    @property
+    def output(self) -> str:
+        return self.generator.output
 
     @eqx.filter_jit
     def decode(
@@ -47,15 +96,25 @@ class KAEM(eqx.Module):
 
     @eqx.filter_jit
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
-        """`n` new data points, in one pass."""
+        """`n` new data points: draws from the prior, decoded."""
         return self.decode(self.prior.sample(key, n))
 
-    @eqx.filter_jit
-    def generate(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Steer: quantiles `u` in [0, 1], one for each latent, to data points."""
-        z = self.prior.inverse_cdf(u)
-        x = self.decode(z.reshape(-1, *self.prior.shape))
-        return x.reshape(*z.shape[: -len(self.prior.shape)], *self.data_shape)
+    @property
+    def log_constant(self) -> float:
+        r"""$\frac D2\log 2\pi\sigma^2$ of the likelihood's D dimensions."""
+        return prod(self.data_shape) / 2 * log(2 * pi * self.noise**2)
+
+    def log_likelihood(
+        self, x: Float[Array, "..."], means: Float[Array, "..."]
+    ) -> Float[Array, "..."]:
+        r"""$\log\mathcal{N}(x; \tilde x, \sigma^2 I)$, example by example."""
+        axes = tuple(range(means.ndim - len(self.data_shape), means.ndim))
+        return -jnp.sum((x - means) ** 2, axis=axes) / (2 * self.noise**2) - self.log_constant
+
+    def squared_error(self, log_likelihood: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean squared error of a pixel that a log-likelihood amounts to."""
+        size = prod(self.data_shape)
+        return -2 * self.noise**2 / size * (log_likelihood + self.log_constant)
 
     def log_likelihood_matrix(
         self, x: Float[Array, "B ..."], means: Float[Array, "N ..."]
@@ -67,24 +126,50 @@ class KAEM(eqx.Module):
                 f"shape {x.shape[1:]}."
             )
         # Distances from a common centre: expanding the square around it loses fewer digits.
-        dimension = prod(self.data_shape)
         a, b = x.reshape(len(x), -1), means.reshape(len(means), -1)
         centre = jax.lax.stop_gradient(jnp.mean(a, axis=0))
         a, b = a - centre, b - centre
         squares = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T
-        constant = dimension / 2 * log(2 * pi * self.noise**2)
-        return -squares / (2 * self.noise**2) - constant
+        return -squares / (2 * self.noise**2) - self.log_constant
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the model to one `.safetensors` file, atomically."""
-        from .serialisation import save
+    def reconstruct(
+        self,
+        x: Float[Array, "n ..."],
+        key: PRNGKeyArray,
+        *,
+        steps: int = 40,
+        step_size: float = 0.01,
+    ) -> Float[Array, "n ..."]:
+        """What the latents of `x` decode to, found by `steps` Langevin steps from the prior."""
+        from .posterior import Langevin
 
-        save(self, path)
+        x = as_float(x)
+        start, chain = jax.random.split(key)
+        z, _ = eqx.filter_jit(Langevin(steps, step_size).sample)(
+            self, x, self.prior.sample(start, len(x)), chain
+        )
+        return self.decode(z)
 
 
-def ready(model: KAEM, tolerance: float = 2e-7) -> KAEM:
-    """A trained model for sampling: tables as fine as `tolerance` asks, built once."""
-    prior = model.prior.uncache()
-    if prior.inverse_transform == "exact":
-        prior = prior.refined(tolerance)
-    return eqx.tree_at(lambda m: m.prior, model, prior.cache())
+class KAEM(LatentModel):
+    """A Kolmogorov-Arnold energy model."""
+
+    prior: AbstractPrior
+
+    @eqx.filter_jit
+    def generate(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Steer: quantiles `u` in [0, 1], one for each latent, to data points."""
+        z = self.prior.inverse_cdf(u)
+        x = self.decode(z.reshape(-1, *self.prior.shape))
+        return x.reshape(*z.shape[: -len(self.prior.shape)], *self.data_shape)
+
+    def prepared(self, tolerance: float = 2e-7) -> Self:
+        """With tables as fine as `tolerance` asks, built once."""
+        prior = self.prior.uncache()
+        if prior.inverse_transform == "exact":
+            prior = prior.refined(tolerance)
+        return eqx.tree_at(lambda m: m.prior, self, prior.cache())
+
+    def trainable(self) -> Self:
+        """Without cached tables: energies are about to change."""
+        return eqx.tree_at(lambda m: m.prior, self, self.prior.uncache())

@@ -20,10 +20,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
+from .baselines import CLASSES
 from .bases import BASES, Functions
 from .errors import UserError
 from .generators import GENERATORS
-from .model import KAEM, ready
+from .model import KAEM, AbstractModel
 from .priors import PRIORS
 
 FORMAT = "kaem-model-1"
@@ -33,6 +34,7 @@ _KNOWN: tuple[type, ...] = (
     *PRIORS.values(),
     *BASES.values(),
     *GENERATORS.values(),
+    *CLASSES,
 )
 _CLASSES = {cls.__name__: cls for cls in _KNOWN}
 
@@ -93,11 +95,12 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
     raise ValueError(f"unknown entry {str(node)[:60]!r}")
 
 
-def save(model: KAEM, path: str | os.PathLike[str], config: dict[str, Any] | None = None) -> None:
+def save(
+    model: AbstractModel, path: str | os.PathLike[str], config: dict[str, Any] | None = None
+) -> None:
     """Write `model` (and, if given, the `config` that made it) to `path`."""
     arrays: dict[str, np.ndarray] = {}
-    model = eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
-    structure = _describe(model, "model", arrays)
+    structure = _describe(model.trainable(), "model", arrays)
     header = {"format": FORMAT, "structure": json.dumps(structure)}
     if config is not None:
         header["config"] = json.dumps(config)
@@ -112,8 +115,8 @@ def _sorted_header(data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
-def load(path: str | os.PathLike[str]) -> KAEM:
-    """Read a model, with its tables refined and cached: ready to sample.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model, ready to sample: a KAEM with its tables refined and cached, or a rival.
 
     `path` is a `.safetensors` file or a run folder.
     """
@@ -131,7 +134,7 @@ def load(path: str | os.PathLike[str]) -> KAEM:
                     f"(format {header.get('format')!r}, expected {FORMAT!r})."
                 )
             model = _restore(json.loads(header["structure"]), file.get_tensor)
-        if not isinstance(model, KAEM):
+        if not isinstance(model, AbstractModel):
             raise ValueError(f"it holds a {type(model).__name__}")
         _check(model)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -142,13 +145,12 @@ def load(path: str | os.PathLike[str]) -> KAEM:
             "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
             "run's newest checkpoint."
         ) from error
-    return ready(model)
+    return model.prepared()
 
 
-def _check(model: KAEM) -> None:
+def _check(model: AbstractModel) -> None:
     """That the pieces fit together and hold numbers, before anything is computed with them."""
-    u = jax.ShapeDtypeStruct((1, *model.prior.shape), jnp.float32)
-    made = jax.eval_shape(lambda m, u: m.generate(u), model, u)
+    made = jax.eval_shape(lambda m, key: m.sample(key, 1), model, jax.random.key(0))
     if math.prod(made.shape[1:]) != math.prod(model.data_shape):
         raise ValueError(f"it generates shape {made.shape[1:]}, not {model.data_shape}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model):

@@ -90,7 +90,7 @@ def trained(path: str | None) -> UnivariatePrior:
     if path:
         from ..serialisation import load
 
-        prior = load(path).prior
+        prior = getattr(load(path), "prior", None)
         if not isinstance(prior, UnivariatePrior):
             raise UserError(
                 f"{path} has a {type(prior).__name__}; this benchmark takes runs with a univariate "

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from ..data import load
+from ..model import as_float
 from ..training.build import build_model, build_optimiser, build_posterior
 from ..training.config import Config, read_preset
-from ..training.loop import as_float, initial_state, parameters, updates, with_parameters
+from ..training.loop import initial_state, parameters, updates, with_parameters
 from .measure import interleaved
 
 

@@ -9,21 +9,27 @@ import numpy as np
 
 
 def interleaved(
-    variants: Mapping[str, Callable[[], Any]], repeats: int, warmups: int = 2
+    variants: Mapping[str, Callable[[], Any]], repeats: int, warmups: int = 2, least: float = 0.0
 ) -> dict[str, dict[str, Any]]:
     """Seconds per call of each variant: median, quartiles and every time, measured in turns.
 
     Turns share whatever else the machine is doing, so ratios of medians hold where times wander.
+    A turn is as many calls as take `least` seconds, and its time their mean: short calls are then
+    as well measured as long ones.
     """
-    for call in variants.values():
+    calls = {}
+    for name, call in variants.items():
         for _ in range(warmups):
+            began = time.perf_counter()
             jax.block_until_ready(call())
+        calls[name] = max(1, round(least / (time.perf_counter() - began)))
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
         for name, call in variants.items():
             began = time.perf_counter()
-            jax.block_until_ready(call())
-            times[name].append(time.perf_counter() - began)
+            for _ in range(calls[name]):
+                jax.block_until_ready(call())
+            times[name].append((time.perf_counter() - began) / calls[name])
     return {
         name: {
             "median": float(np.median(t)),

@@ -12,7 +12,6 @@ from jaxtyping import Array, PRNGKeyArray
 
 from ..generators import CNN
 from ..model import KAEM
-from ..posterior.langevin import log_likelihood
 from ..priors import MixturePrior
 
 
@@ -32,7 +31,7 @@ def langevin(
             mixture = jax.nn.logsumexp(prior.energies(spread) + offset, axis=-1)
             return jnp.sum(mixture + prior.pi_0.log_density(z))
 
-        likelihood = jnp.sum(log_likelihood(model, x, decode(z)))
+        likelihood = jnp.sum(model.log_likelihood(x, decode(z)))
         return likelihood + jnp.sum(jax.vmap(log_prior)(z))
 
     def step(i: Array, z: Array) -> Any:

@@ -15,11 +15,11 @@ from .training import preset, render, updater
 TEMPERATURES = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
 STEPS = (10, 20, 40)
 _MEMORY = """
-import resource, sys
 from kaem.bench.training import preset, updater
+from kaem.training.dry_run import peak_memory
 call = updater(preset("svhn-thermo"))
 call()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+print(peak_memory())
 """
 
 __all__ = ["render", "run"]
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         variants[f"temperatures_{n}"] = updater(preset("svhn-thermo", posterior=settings))
     for steps in STEPS:
         variants[f"steps_{steps}"] = updater(preset("svhn", posterior={"steps": steps}))
-    details = interleaved(variants, options.repeats, warmups=1)
+    details = interleaved(variants, options.repeats, least=1.0)
     median = {name: entry["median"] for name, entry in details.items()}
     times = np.array([median[f"temperatures_{n}"] for n in TEMPERATURES])
     slope, intercept = np.polyfit(TEMPERATURES, times, 1)
@@ -52,12 +52,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"benchmark": "temperatures", "results": results, "details": details}
 
 
-def _memory() -> int:
+def _memory() -> float:
     """Peak memory of a process that makes one update of svhn-thermo, in bytes."""
     made = subprocess.run(
         [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=True, env=os.environ
     )
-    return int(made.stdout)
+    return float(made.stdout)
 
 
 def _figure(details: dict[str, Any], path: Path) -> None:

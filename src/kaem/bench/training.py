@@ -1,4 +1,4 @@
-"""Time of an update: against a plain formulation, the matrix-product peak, presets and Q.
+"""Time of an update: against a plain formulation, the matrix-product peak, the rivals, and over Q.
 
 All variants take turns in one process, so that their ratios hold on a busy machine.
 """
@@ -25,6 +25,9 @@ from . import plain
 from .measure import interleaved
 
 COORDINATES = (21, 41, 61, 81, 101)
+# Importance sampling against a VAE as the paper has it: as many proposals as examples.
+IMPORTANCE = {"kind": "importance", "samples": 100, "resampler": "residual"}
+EQUAL = {"batch_size": 100}
 _GEMM = 2048
 _SHAPE = (32, 32, 3)
 
@@ -39,7 +42,9 @@ def preset(name: str, **sections: dict[str, Any]) -> Config:
 
 def updater(config: Config, shape: tuple[int, ...] = _SHAPE) -> Callable[[], Any]:
     """A call that makes one update, exactly as training does, each from where the last one ended."""
-    data = np.random.default_rng(0).integers(0, 256, (1000, *shape), dtype=np.uint8)
+    data = np.random.default_rng(0).integers(
+        0, 256, (max(1000, config.training.batch_size), *shape), dtype=np.uint8
+    )
     model, posterior = build_model(config, shape), build_posterior(config)
     dispatch = _Dispatch(config, posterior, model)
     held = [initial_state(model, posterior, config, len(data))]
@@ -102,8 +107,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     variants["update_svhn_fast"] = updater(preset("svhn-fast"))
     variants["update_svhn_thermo"] = updater(preset("svhn-thermo"))
     for q in COORDINATES:
-        variants[f"update_q{q}"] = updater(preset("svhn", prior={"coordinates": q}))
-    details = interleaved(variants, options.repeats, warmups=1)
+        at_q = {"coordinates": q}
+        variants[f"update_q{q}"] = updater(preset("svhn", prior=at_q))
+        variants[f"importance_q{q}"] = updater(
+            preset("svhn", prior=at_q, posterior=IMPORTANCE, training=EQUAL)
+        )
+        variants[f"vae_q{q}"] = updater(preset("vae-svhn", prior=at_q, training=EQUAL))
+        variants[f"neural_ebm_q{q}"] = updater(preset("neural-ebm-svhn", prior=at_q))
+    variants["vae_batch50"] = updater(preset("vae-svhn"))
+    variants["ddpm"] = updater(preset("ddpm-svhn"))
+    details = interleaved(variants, options.repeats, least=1.0)
     median = {name: entry["median"] for name, entry in details.items()}
     peak = 2 * _GEMM**3 / median["gemm"]
     results = {
@@ -113,6 +126,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "thermo10_over_single": median["update_svhn_thermo"] / median["update_svhn"],
         "fast_over_paper": median["update_svhn_fast"] / median["update_svhn"],
         "q101_over_q21": median["update_q101"] / median["update_q21"],
+        "importance_over_vae": median["importance_q81"] / median["vae_q81"],
+        "kaem_over_vae": median["update_svhn"] / median["vae_batch50"],
+        "neural_ebm_over_kaem": median["neural_ebm_q81"] / median["update_svhn"],
+        "ddpm_over_vae": median["ddpm"] / median["vae_batch50"],
         "gemm_peak_gflops": peak / 1e9,
         "hot_loop_gflop": flops / 1e9,
     }
@@ -122,22 +139,49 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _figure(details: dict[str, Any], path: Path) -> None:
-    from ..interpret.figures import BLUE, _figure, save_figure
+_PANELS = (
+    (
+        "importance sampling, batches of 100",
+        {"importance": "KAEM, 100 proposals", "vae": "VAE"},
+    ),
+    (
+        "40 Langevin steps, batches of 50",
+        {"update": "KAEM", "neural_ebm": "neural EBM"},
+    ),
+)
 
-    figure, axes = _figure(4.2, 3.0)
-    axis = axes[0, 0]
-    entries = [details[f"update_q{q}"] for q in COORDINATES]
-    unit = entries[0]["median"]
-    middle = np.array([e["median"] for e in entries]) / unit
-    spread = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T / unit
-    axis.errorbar(COORDINATES, middle, np.abs(spread - middle), color=BLUE, marker="o", capsize=3)
-    axis.set_ylim(0, 1.15 * spread.max())
-    axis.set_xticks(COORDINATES)
-    axis.set_xlabel("latent coordinates Q (40 components each)")
-    axis.set_ylabel("time of an update / that of Q = 21")
-    axis.set_title("SVHN, maximum likelihood: medians and quartiles", fontsize=9)
-    axis.grid(alpha=0.25, lw=0.5)
+
+def _figure(details: dict[str, Any], path: Path) -> None:
+    """After the paper's "Training cost comparison": milliseconds over Q, DDPM as a line."""
+    from ..interpret.figures import BLUE, GREY, ORANGE, _figure, save_figure
+
+    figure, axes = _figure(7.2, 3.0, 1, 2)
+    for axis, (title, lines) in zip(axes[0], _PANELS, strict=True):
+        for (name, label), colour in zip(lines.items(), (BLUE, ORANGE), strict=True):
+            entries = [details[f"{name}_q{q}"] for q in COORDINATES]
+            middle = np.array([e["median"] for e in entries]) * 1e3
+            ends = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T * 1e3
+            axis.errorbar(
+                COORDINATES,
+                middle,
+                np.abs(ends - middle),
+                color=colour,
+                marker="o",
+                ms=4,
+                capsize=3,
+                label=label,
+            )
+        axis.set_ylim(0, None)
+        axis.set_title(title, fontsize=9)
+        axis.set_xticks(COORDINATES)
+        axis.set_xlabel("latent coordinates Q")
+        axis.grid(alpha=0.25, lw=0.5)
+    ddpm = details["ddpm"]["median"] * 1e3
+    axes[0, 1].axhline(ddpm, color=GREY, ls="--", lw=1.2, label="DDPM")
+    for axis in axes[0]:
+        axis.legend(frameon=False, fontsize=7, loc="lower right")
+    axes[0, 0].set_ylabel("milliseconds for an update")
+    figure.suptitle("Training at SVHN size: medians and quartiles", fontsize=10)
     save_figure(figure, path)
 
 

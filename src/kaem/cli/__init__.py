@@ -16,11 +16,12 @@ from ..errors import UserError
 
 VERBS = {
     "train": "train a preset, or a model of your own data",
-    "sample": "draw samples from a trained run, in one pass",
+    "sample": "draw samples from a trained run",
     "plot": "draw figures: densities, training",
+    "compare": "put runs side by side: samples, metrics, costs",
     "info": "versions and devices, or what a run is",
     "data": "datasets: list, check, fetch",
-    "bench": "benchmarks: exactness, importance, training, temperatures",
+    "bench": "benchmarks: exactness, importance, training, temperatures, sampling",
 }
 
 

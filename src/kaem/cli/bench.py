@@ -8,6 +8,7 @@ BENCHMARKS = {
     "exactness": "the inverse transform against adaptive quadrature",
     "importance": "an importance-sampled update against a plain autoencoder's",
     "training": "a Langevin update against a plain formulation and the machine's peak, and over Q",
+    "sampling": "time to draw images: KAEM in three ways, VAE, neural EBM, DDPM",
     "temperatures": "a thermodynamic update over the number of power posteriors, and its memory",
 }
 
@@ -20,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     importance = names.add_parser("importance", help=BENCHMARKS["importance"])
     importance.add_argument("--repeats", type=int, default=20, metavar="N")
-    for name in ("training", "temperatures"):
+    for name in ("training", "temperatures", "sampling"):
         timed = names.add_parser(name, help=BENCHMARKS[name])
         timed.add_argument("--repeats", type=int, default=7, metavar="N", help="turns (default 7)")
         timed.add_argument("--figure", metavar="FILE", help="also draw it, as .png or .svg")

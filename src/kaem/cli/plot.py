@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--count must be at least 1, got {options.count}.")
 
     from ..interpret.figures import density_sheet, training_curves
+    from ..model import KAEM
     from ..serialisation import load
     from ..training.run import Run
 
@@ -37,7 +38,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for name in figures:
         path = folder / f"{name}.{options.format}"
         if name == "densities":
-            density_sheet(load(this.model_file).prior, path, options.count)
+            model = load(this.model_file)
+            if not isinstance(model, KAEM):
+                raise UserError(
+                    f"{this.path} holds a {type(model).__name__}, which has no learned one-dimensional "
+                    "densities to draw; `kaem plot RUN training` works for every run."
+                )
+            density_sheet(model.prior, path, options.count)
         else:
             training_curves(this.history(), path)
         written.append(str(path))

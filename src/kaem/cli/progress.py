@@ -13,13 +13,22 @@ class Progress(Protocol):
     def say(self, message: str) -> None: ...
 
 
+_SHOWN = {
+    "log_likelihood": "log p(x|z) {:.1f}",
+    "log_prior": "log p(z) {:.1f}",
+    "kl": "KL {:.1f}",
+    "ess": "ESS {:.1f}",
+    "reconstruction": "squared error {:.4f}",
+    "denoising_error": "error of the noise {:.4f}",
+}
+
+
 def _summary(metrics: dict[str, float]) -> str:
-    text = f"log p(x|z) {metrics['log_likelihood']:.1f}  log p(z) {metrics['log_prior']:.1f}"
-    if "ess" in metrics:
-        return f"{text}  ESS {metrics['ess']:.1f}"
-    text += f"  squared error {metrics['reconstruction']:.4f}"
+    shown = [text.format(metrics[name]) for name, text in _SHOWN.items() if name in metrics]
     swaps = [value for name, value in metrics.items() if name.startswith("swap_")]
-    return f"{text}  swaps {min(swaps):.2f} to {max(swaps):.2f}" if swaps else text
+    if swaps:
+        shown.append(f"swaps {min(swaps):.2f} to {max(swaps):.2f}")
+    return "  ".join(shown)
 
 
 class _Plain:

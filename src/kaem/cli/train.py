@@ -32,6 +32,11 @@ def resolve(options: argparse.Namespace) -> Any:
     if what in preset_names():
         values = read_preset(what)
     elif Path(what).exists():
+        if options.data:
+            raise UserError(
+                f"got two data sets, {what} and --data {options.data}; give one of them, or a preset "
+                "with --data."
+            )
         values = merge(read_preset("quickstart"), {"data": {"name": what, "limit": None}})
     else:
         values = read_preset(what)  # which says what is wrong
@@ -57,7 +62,10 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
     run = Run.open(out)
     recorded = run.record().get("what")
     if recorded != options.what:
-        raise UserError(f"{out} is a run of {recorded!r}, not of {options.what!r}.")
+        raise UserError(
+            f"{out} is a run of {recorded!r}, not of {options.what!r}: continue it with `kaem train "
+            f"{recorded} --out {out} --resume`, or choose another folder with --out."
+        )
     if options.set or options.config or options.seed is not None:
         raise UserError(
             "--resume continues a run with its own settings; leave out --set, --config and --seed "

@@ -194,7 +194,7 @@ def _read(
             ) from error
 
     extent, first = decoded(0)
-    _require_channels(first.shape[2], options.channels, str(path))
+    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0]})")
     if (gigabytes := len(names) * first.nbytes / 1e9) > _MAX_GIGABYTES:
         raise UserError(
             f"{path} holds {len(names)} images of shape {first.shape}, {gigabytes:.0f} GB in memory; "

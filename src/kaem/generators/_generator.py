@@ -20,6 +20,11 @@ class AbstractGenerator(eqx.Module):
     data_shape: eqx.AbstractVar[tuple[int, ...]]
     output: eqx.AbstractVar[str]
 
+    @property
+    @abstractmethod
+    def coordinates(self) -> int:
+        """Q, the latent coordinates that it takes."""
+
     @abstractmethod
     def decoder(self) -> Decoder:
         """A function of latents [n, ...] and optional noise [n, X] to data [n, ...].

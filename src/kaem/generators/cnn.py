@@ -71,6 +71,10 @@ class CNN(AbstractGenerator):
         self.output = output
         self.slope = slope
 
+    @property
+    def coordinates(self) -> int:
+        return self.projection.shape[0]
+
     def decoder(self) -> Decoder:
         if jax.default_backend() != "cpu":
             return self.plain_decoder()

@@ -77,6 +77,10 @@ class KAN(AbstractGenerator):
             x = x + noise.reshape(x.shape)
         return OUTPUTS[self.output](x).reshape(self.data_shape)
 
+    @property
+    def coordinates(self) -> int:
+        return self.layers[0].shape[1]
+
     def decoder(self) -> Decoder:
         return jax.vmap(self)
 

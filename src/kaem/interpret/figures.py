@@ -141,6 +141,9 @@ def density_sheet(prior: AbstractPrior, path: Path, count: int = 24) -> list[Den
 _PANELS = (
     (("log_likelihood", "log_marginal"), "log-likelihood (nats per example)"),
     (("log_prior",), "log-prior (nats)"),
+    (("elbo",), "evidence lower bound (nats per example)"),
+    (("kl",), "KL of posterior from prior (nats)"),
+    (("denoising_error",), "squared error of the predicted noise"),
     (("reconstruction",), "squared error of a pixel"),
     (("ess", "ess_min"), "effective sample size"),
     (("drift",), "drift of a Langevin step (RMS)"),
@@ -150,6 +153,9 @@ _PANELS = (
 _NAMES = {
     "log_likelihood": r"$E_{post}\,\log p(x|z)$",
     "log_marginal": r"$\log \hat p(x)$",
+    "elbo": "ELBO",
+    "kl": "KL",
+    "denoising_error": "denoising error",
     "log_prior": r"$E_{post}\,\log p(z)$",
     "reconstruction": "posterior mean squared error",
     "drift": "drift",
@@ -181,7 +187,7 @@ def training_curves(history: list[dict[str, Any]], path: Path) -> dict[str, np.n
                     steps, series[name], color=colour, lw=1.2, marker=marker, label=_NAMES[name]
                 )
         values = np.concatenate([series[n] for n in names if n in series])
-        if names[0] in ("table_error", "ess") and (values > 0).any():
+        if names[0] in ("table_error", "ess", "denoising_error") and (values > 0).any():
             axis.set_yscale("log")
             axis.tick_params(which="minor", labelsize=6)
         axis.set_ylabel(label, fontsize=8)

@@ -7,7 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model import KAEM
+from ..model import KAEM, AbstractModel
 from ..serialisation import write_atomically
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ img{max-width:100%;height:auto}figure{margin:1rem 0}figcaption{color:#555;font-s
 table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}
 code,pre{font:14px/1.4 ui-monospace,monospace;background:#f5f5f5;border-radius:3px;padding:.1rem .3rem}
 pre{padding:.6rem;overflow:auto}
+.side{display:flex;flex-wrap:wrap;gap:1rem}.side figure{flex:1 1 16rem;max-width:30rem;margin:0}
+.wide{overflow-x:auto}
 @media print{body{max-width:none;margin:0}h2{break-after:avoid}figure{break-inside:avoid}}
 """
 
@@ -34,12 +36,46 @@ def _figure(path: Path, caption: str) -> str:
     )
 
 
-def _table(rows: list[tuple[str, Any]]) -> str:
-    cells = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in rows
+def page(title: str, body: str) -> str:
+    """A whole HTML document."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>"
     )
-    return f"<table>{cells}</table>"
+
+
+def table(header: list[str], body: list[list[str]]) -> str:
+    """A table whose first column names its rows."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    head = head and f"<tr>{head}</tr>"
+    lines = "".join(
+        f"<tr><th>{html.escape(name)}</th>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for name, *cells in body
+    )
+    return f'<div class="wide"><table>{head}{lines}</table></div>'
+
+
+def _learning(kind: str, settings: dict[str, Any], last: dict[str, Any]) -> list[tuple[str, str]]:
+    """How it learned, and how far it got."""
+    if kind == "DDPM":
+        d, error = settings["ddpm"], last.get("denoising_error", nan)
+        steps = d["sampling_steps"] or d["timesteps"]
+        return [
+            ("sampler", f"{d['sampler']}, {steps} steps of the UNet"),
+            ("squared error of the noise", f"{error:.4f}"),
+        ]
+    facts = [
+        ("generator", settings["generator"]["kind"]),
+        ("log-likelihood", f"{last.get('log_likelihood', nan):.1f} nats per example"),
+    ]
+    if kind == "VAE":
+        kl, error = last.get("kl", nan), last.get("reconstruction", nan)
+        facts.append(("encoder", f"KL {kl:.1f} nats; squared error of a pixel {error:.4f}"))
+        return facts
+    return [*facts, _sampling(settings["posterior"], last)]
 
 
 def _sampling(posterior: dict[str, Any], last: dict[str, Any]) -> tuple[str, str]:
@@ -53,44 +89,57 @@ def _sampling(posterior: dict[str, Any], last: dict[str, Any]) -> tuple[str, str
     return "posterior", f"{text}; squared error of a pixel {last.get('reconstruction', nan):.4f}"
 
 
-def write_report(run: "Run", model: KAEM, path: Path) -> None:
-    """What was trained on what, what it makes, what it learned, and how to repeat it."""
-    record, history = run.record(), run.history()
-    last = history[-1] if history else {}
+_ABOUT = {
+    "KAEM": "A Kolmogorov-Arnold energy model: its prior is a product of the one-dimensional densities below.",
+    "VAE": "A variational autoencoder: a standard normal prior, a decoder, and an encoder.",
+    "NeuralEBM": "A neural latent energy model: its prior is a network, sampled by Langevin chains.",
+    "DDPM": "A denoising diffusion model in pixel space: every sample is a chain of denoising steps.",
+}
+
+
+def _prior_facts(model: KAEM, settings: dict[str, Any]) -> list[tuple[str, str]]:
     summary = model.prior.summary()
     q, p = model.prior.energies.shape
-    settings = record["settings"]
     what = f"{q} mixtures of {p}" if len(model.prior.shape) == 1 else f"{q} x {p}"
-    facts = [
-        ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
-        ("time", f"{last.get('seconds', 0):.0f} s of training in the last session"),
-        ("data", f"{settings['data']['name']}: {record['data']['shape']}"),
+    error, departure = float(model.prior.table_error().max()), summary.departure
+    return [
         (
             "prior",
             f"{what} {settings['prior']['basis']} densities, reference {model.prior.reference}",
         ),
-        ("generator", f"{settings['generator']['kind']}, to {model.data_shape}"),
-        (
-            "tables",
-            f"{model.prior.cells} cells, estimated CDF error {float(model.prior.table_error().max()):.1e}",
-        ),
+        ("tables", f"{model.prior.cells} cells, estimated CDF error {error:.1e}"),
         (
             "departure",
-            f"KL from the reference: mean {float(summary.departure.mean()):.3g}, largest {float(summary.departure.max()):.3g} nats",
+            f"KL from the reference: mean {float(departure.mean()):.3g}, "
+            f"largest {float(departure.max()):.3g} nats",
         ),
-        ("log-likelihood", f"{last.get('log_likelihood', float('nan')):.1f} nats per example"),
-        _sampling(settings["posterior"], last),
+    ]
+
+
+def write_report(run: "Run", model: AbstractModel, path: Path) -> None:
+    """What was trained on what, what it makes, what it learned, and how to repeat it."""
+    record, history = run.record(), run.history()
+    last = history[-1] if history else {}
+    settings = record["settings"]
+    kind = type(model).__name__
+    facts = [
+        ("model", kind),
+        ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
+        ("time", f"{last.get('seconds', 0):.0f} s of training in the last session"),
+        ("data", f"{settings['data']['name']}: {record['data']['shape']}"),
+        *(_prior_facts(model, settings) if isinstance(model, KAEM) else ()),
+        *_learning(kind, settings, last),
         ("versions", ", ".join(f"{k} {v}" for k, v in record["versions"].items())),
     ]
     assignments = json.dumps(settings, indent=2)
     body = "".join(
         [
             f"<h1>{html.escape(run.path.resolve().name)}</h1>",
-            "<p>A Kolmogorov-Arnold energy model: its prior is a product of the one-dimensional densities below.</p>",
-            _table(facts),
+            f"<p>{_ABOUT[kind]}</p>",
+            table([], [[name, str(value)] for name, value in facts]),
             "<h2>Samples</h2>",
-            _figure(run.figures / "samples.png", "100 samples, drawn in one pass"),
-            "<h2>What the prior learned</h2>",
+            _figure(run.figures / "samples.png", "100 samples"),
+            "<h2>What the prior learned</h2>" if isinstance(model, KAEM) else "",
             _figure(
                 run.figures / "densities.png",
                 "Learned densities (shaded) against the reference (dashed), ordered by how far they moved",
@@ -102,10 +151,4 @@ def write_report(run: "Run", model: KAEM, path: Path) -> None:
             f"<details><summary>All settings</summary><pre>{html.escape(assignments)}</pre></details>",
         ]
     )
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{html.escape(run.path.resolve().name)} - KAEM run</title><style>{_STYLE}</style></head>"
-        f"<body>{body}</body></html>"
-    )
-    write_atomically(path, page.encode())
+    write_atomically(path, page(f"{run.path.resolve().name} - KAEM run", body).encode())

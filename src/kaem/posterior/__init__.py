@@ -1,10 +1,11 @@
 """Posterior expectations: importance sampling, Langevin chains, tempered populations."""
 
 from .importance import ImportanceInfo, ImportanceSampling
-from .langevin import Langevin, Thermodynamic
+from .langevin import Langevin
 from .resampling import RESAMPLERS
 from .samplers import MALA, SAMPLERS, SGLD, ULA
 from .tempering import Population, swap
+from .thermodynamic import Thermodynamic
 
 __all__ = [
     "MALA",

@@ -45,6 +45,48 @@ class AbstractPrior(eqx.Module):
     cells: int = eqx.field(static=True)
     inverse_transform: str = eqx.field(static=True)
 
+    def __init__(
+        self,
+        energies: tuple[int, int],
+        shape: tuple[int, ...],
+        transforms: tuple[str, ...],
+        *,
+        key: PRNGKeyArray,
+        reference: str,
+        domain: tuple[float, float] | None,
+        cells: int,
+        inverse_transform: str,
+        **functions: Any,
+    ) -> None:
+        """New `energies` (Q, P) for latents of `shape`, or what is wrong with the arguments."""
+        if inverse_transform not in transforms:
+            raise ValueError(
+                f"inverse_transform must be one of {', '.join(transforms)}, "
+                f"got {inverse_transform!r}."
+            )
+        if reference not in REFERENCES:
+            raise ValueError(
+                f"unknown reference {reference!r}; choose one of {', '.join(REFERENCES)}."
+            )
+        if cells < 4 or cells % 2:
+            raise ValueError(f"cells must be an even number of at least 4, got {cells}.")
+        lo, hi = REFERENCES[reference].domain if domain is None else domain
+        support = REFERENCES[reference].support
+        if not (np.isfinite([lo, hi]).all() and lo < hi and support[0] <= lo and hi <= support[1]):
+            raise ValueError(
+                f"the domain of a {reference} prior must be finite, increasing and within "
+                f"{support}, got {(lo, hi)}."
+            )
+        q, p = energies
+        self.energies = Functions.init(p, q, key=key, interval=(lo, hi), **functions)
+        rows = p if len(shape) == 2 else 1
+        self.domain = jnp.asarray(np.tile(np.array([lo, hi], np.float32), (rows, 1)))
+        self.cached = None
+        self.shape = shape
+        self.reference = reference
+        self.cells = cells
+        self.inverse_transform = inverse_transform
+
     @property
     def pi_0(self) -> Reference:
         return REFERENCES[self.reference]
@@ -73,8 +115,14 @@ class AbstractPrior(eqx.Module):
     ) -> Float[Array, ""]:
         r"""$\sum_n w_n \log p(z_n)$ for fixed samples, on the last axis: the positive phase."""
 
-    def mean_log_prob(self, z: Float[Array, "n ..."]) -> Float[Array, ""]:
-        r"""$\frac1n\sum_n \log p(z_n)$ for fixed latents, differentiable in the energies."""
+    def mean_log_prob(
+        self, z: Float[Array, "n ..."], key: PRNGKeyArray | None = None
+    ) -> Float[Array, ""]:
+        r"""$\frac1n\sum_n \log p(z_n)$ for fixed latents, differentiable in the energies.
+
+        No `key` is needed here, where the negative phase is exact.
+        """
+        del key
         weights = jnp.full(len(z), 1 / len(z))
         return self.expected_log_prob(jnp.moveaxis(z, 0, -1), weights, self.log_normaliser())
 
@@ -117,6 +165,18 @@ class AbstractPrior(eqx.Module):
         nodes = self._nodes(2 * self.cells + 1)
         ratio = values - self.pi_0.log_density(nodes) - table.log_normaliser[..., None]
         return Potential.build(*self._bounds(), ratio, self.reference)
+
+    def for_chains(self) -> tuple[Potential, Callable[[PRNGKeyArray, int], Float[Array, "n ..."]]]:
+        """What chains need: the potential, and draws of `n` latents to start from, of one table."""
+        prior = self.uncache()
+        log_density = prior.log_density_on_nodes()
+        table = prior.build_table(log_density)
+
+        def draw(key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
+            u = jax.random.uniform(key, (*self.shape, n))
+            return jnp.moveaxis(table.inverse_cdf(u), -1, 0)
+
+        return prior.potential(log_density), draw
 
     @eqx.filter_jit
     def table_error(self) -> Float[Array, "*family"]:
@@ -257,27 +317,3 @@ class AbstractPrior(eqx.Module):
         x = self._checked(x, name)
         last = jnp.moveaxis(x.reshape(-1, *self.shape), 0, -1)
         return jnp.moveaxis(function(last), -1, 0).reshape(x.shape)
-
-
-def start(
-    shape: tuple[int, int],
-    key: PRNGKeyArray,
-    reference: str,
-    domain: tuple[float, float] | None,
-    cells: int,
-    **functions: Any,
-) -> tuple[Functions, tuple[float, float]]:
-    """New energies of `shape` (Q, P) and the domain they live on, or what is wrong with them."""
-    if reference not in REFERENCES:
-        raise ValueError(f"unknown reference {reference!r}; choose one of {', '.join(REFERENCES)}.")
-    if cells < 4 or cells % 2:
-        raise ValueError(f"cells must be an even number of at least 4, got {cells}.")
-    lo, hi = REFERENCES[reference].domain if domain is None else domain
-    support = REFERENCES[reference].support
-    if not (np.isfinite([lo, hi]).all() and lo < hi and support[0] <= lo and hi <= support[1]):
-        raise ValueError(
-            f"the domain of a {reference} prior must be finite, increasing and within "
-            f"{support}, got {(lo, hi)}."
-        )
-    q, p = shape
-    return Functions.init(p, q, key=key, interval=(lo, hi), **functions), (lo, hi)

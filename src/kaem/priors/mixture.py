@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._wavelet import Wavelet
-from ._prior import AbstractPrior, start
+from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre
 
 MixtureTransform = Literal["exact", "components", "paper"]
@@ -90,29 +90,21 @@ class MixturePrior(AbstractPrior):
         """
         if proportions not in ("uniform", "learned"):
             raise ValueError(f"proportions must be 'uniform' or 'learned', got {proportions!r}.")
-        if inverse_transform not in ("exact", "components", "paper"):
-            raise ValueError(
-                "inverse_transform of a mixture must be 'exact', 'components' or 'paper', "
-                f"got {inverse_transform!r}."
-            )
         q = 2 * latents + 1 if coordinates is None else coordinates
-        self.energies, bounds = start(
+        super().__init__(
             (q, latents),
-            key,
-            reference,
-            domain,
-            cells,
+            (q,),
+            ("exact", "components", "paper"),
+            key=key,
+            reference=reference,
+            domain=domain,
+            cells=cells,
+            inverse_transform=inverse_transform,
             basis=basis,
             size=grid_size,
             activation=activation,
             **initialisation,
         )
-        self.domain = jnp.asarray(np.array([bounds], np.float32))
-        self.cached = None
-        self.shape = (q,)
-        self.reference = reference
-        self.cells = cells
-        self.inverse_transform = inverse_transform
         learned = proportions == "learned"
         self.logits = jnp.asarray(np.zeros((q, latents), np.float32)) if learned else None
 

@@ -9,10 +9,9 @@ from typing import Literal, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._prior import AbstractPrior, start
+from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable
 
 InverseTransform = Literal["exact", "paper"]
@@ -41,28 +40,21 @@ class UnivariatePrior(AbstractPrior):
         **Arguments:** `domain` defaults to the reference's own; `cells` is the starting
         resolution of the tables (see `refined`); `initialisation` goes to `Functions.init`.
         """
-        if inverse_transform not in ("exact", "paper"):
-            raise ValueError(
-                f"inverse_transform must be 'exact' or 'paper', got {inverse_transform!r}."
-            )
         q = 2 * latents + 1 if coordinates is None else coordinates
-        self.energies, bounds = start(
+        super().__init__(
             (q, latents),
-            key,
-            reference,
-            domain,
-            cells,
+            (q, latents),
+            ("exact", "paper"),
+            key=key,
+            reference=reference,
+            domain=domain,
+            cells=cells,
+            inverse_transform=inverse_transform,
             basis=basis,
             size=grid_size,
             activation=activation,
             **initialisation,
         )
-        self.domain = jnp.asarray(np.tile(np.array(bounds, np.float32), (latents, 1)))
-        self.cached = None
-        self.shape = (q, latents)
-        self.reference = reference
-        self.cells = cells
-        self.inverse_transform = inverse_transform
 
     def _log_ratio(self, nodes: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
         return self.energies.curves(nodes)

@@ -1,50 +1,101 @@
 """From settings to the objects they name."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
+from ..baselines import (
+    DDPM,
+    VAE,
+    Denoising,
+    Encoder,
+    EvidenceBound,
+    NeuralEBM,
+    NeuralPrior,
+)
 from ..errors import UserError
 from ..generators import CNN, KAN, AbstractGenerator
-from ..model import KAEM
+from ..model import KAEM, AbstractModel
 from ..posterior import ImportanceSampling, Langevin, Thermodynamic
 from ..priors import PRIORS, AbstractPrior
 from .config import Config, GeneratorConfig, OptimiserConfig, PriorConfig
 
-Posterior = ImportanceSampling | Langevin | Thermodynamic
+Memory = dict[str, Array]
 
 
-def build_model(config: Config, data_shape: tuple[int, ...]) -> KAEM:
+class Posterior(Protocol):
+    """How a model learns: what is maximised on a batch, and what is kept between updates."""
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether a batch may be split over devices."""
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        """What `objective` reports of an update."""
+
+    def memory(self, model: Any, examples: int, key: PRNGKeyArray) -> Memory:
+        """What is kept between updates; `chains` has a row for each example."""
+
+    def objective(
+        self, model: Any, x: Array, key: PRNGKeyArray, memory: Memory, progress: Any
+    ) -> tuple[Array, tuple[dict[str, Array], Memory]]:
+        """The value to maximise, what was seen, and what to keep."""
+
+    def diagnosis(self, info: dict[str, float]) -> str | None:
+        """What an update that failed needs, if this can tell."""
+
+
+def build_model(config: Config, data_shape: tuple[int, ...]) -> Any:
     """The untrained model of `config`, for data of shape `data_shape`."""
     prior_key, generator_key = jax.random.split(jax.random.key(config.training.seed))
     try:
-        prior = _prior(config.prior, prior_key)
-        generator = _generator(config.generator, prior.shape[0], data_shape, generator_key)
-        return KAEM(prior, generator, config.training.noise, config.generator.noise)
+        return _model(config, data_shape, prior_key, generator_key)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(f"the settings do not make a model: {error}") from error
 
 
-def _initialisation(c: PriorConfig | GeneratorConfig) -> dict[str, Any]:
-    names = ("basis", "grid_size", "activation", "amplitude", "base_mean", "base_scale")
-    return {name: getattr(c, name) for name in (*names, "basis_scale")}
+def _model(
+    config: Config,
+    data_shape: tuple[int, ...],
+    prior_key: PRNGKeyArray,
+    generator_key: PRNGKeyArray,
+) -> AbstractModel:
+    kind, noise = config.model.kind, config.training.noise
+    if kind == "ddpm":
+        names = "channels time_dim timesteps beta_start beta_end sampler sampling_steps"
+        return DDPM(data_shape, key=generator_key, **_fields(config.ddpm, names))
+    if kind == "kaem":
+        prior = _prior(config.prior, prior_key)
+        generator = _generator(config.generator, prior.shape[0], data_shape, generator_key)
+        return KAEM(prior, generator, noise, config.generator.noise)
+    latents = config.prior.coordinates or 2 * config.prior.latents + 1
+    generator = _generator(config.generator, latents, data_shape, generator_key)
+    if kind == "vae":
+        encoder = Encoder(data_shape, latents, key=prior_key, widths=config.vae.widths)
+        return VAE(encoder, generator, noise)
+    names = "widths steps step_size noise_scale"
+    energies = NeuralPrior(latents, key=prior_key, **_fields(config.neural_ebm, names))
+    return NeuralEBM(energies, generator, noise, config.generator.noise)
+
+
+def _fields(section: Any, names: str) -> dict[str, Any]:
+    return {name: getattr(section, name) for name in names.split()}
+
+
+_FUNCTIONS = "basis grid_size activation amplitude base_mean base_scale basis_scale"
 
 
 def _prior(p: PriorConfig, key: PRNGKeyArray) -> AbstractPrior:
-    options: dict[str, Any] = _initialisation(p) | {
-        "reference": p.reference,
-        "domain": p.domain,
-        "cells": p.cells,
-        "inverse_transform": p.inverse_transform,
-    }
+    names = f"{_FUNCTIONS} reference domain cells inverse_transform"
     if p.kind == "mixture":
-        options["proportions"] = p.proportions
-    return PRIORS[p.kind](p.latents, p.coordinates, key=key, **options)
+        names += " proportions"
+    return PRIORS[p.kind](p.latents, p.coordinates, key=key, **_fields(p, names))
 
 
 def _generator(
@@ -52,32 +103,52 @@ def _generator(
 ) -> AbstractGenerator:
     if g.kind == "cnn":
         return CNN(coordinates, data_shape, key=key, widths=g.widths, output=g.output)
-    return KAN(
-        coordinates, data_shape, key=key, depth=g.depth, output=g.output, **_initialisation(g)
-    )
+    return KAN(coordinates, data_shape, key=key, **_fields(g, f"{_FUNCTIONS} depth output"))
+
+
+def usual_posterior(model: AbstractModel) -> Posterior:
+    """How a model of this kind is trained unless one says otherwise."""
+    if isinstance(model, VAE):
+        return EvidenceBound()
+    if isinstance(model, DDPM):
+        return Denoising()
+    return Langevin() if isinstance(model, NeuralEBM) else ImportanceSampling()
+
+
+_LEARNS = {  # which of our own posteriors make sense for which model
+    KAEM: (ImportanceSampling, Langevin, Thermodynamic),
+    NeuralEBM: (Langevin,),
+    VAE: (EvidenceBound,),
+    DDPM: (Denoising,),
+}
+
+
+def check_posterior(model: AbstractModel, posterior: Posterior) -> None:
+    """Refuse a posterior that is meant for another kind of model."""
+    for kind, fitting in _LEARNS.items():
+        ours = any(isinstance(posterior, p) for all in _LEARNS.values() for p in all)
+        if isinstance(model, kind) and ours and not isinstance(posterior, fitting):
+            raise UserError(
+                f"a {kind.__name__} is trained with {' or '.join(p.__name__ for p in fitting)}, got "
+                f"{type(posterior).__name__}."
+            )
 
 
 def build_posterior(config: Config) -> Posterior:
-    p = config.posterior
+    p, kind = config.posterior, config.model.kind
     try:
+        if kind == "vae":
+            return EvidenceBound(config.vae.beta)
+        if kind == "ddpm":
+            return Denoising()
         if p.kind == "importance":
             return ImportanceSampling(
                 p.samples, p.threshold, p.resampler, config.prior.negative_phase
             )
         if p.criterion == "likelihood":
-            return Langevin(p.steps, p.step_size, p.kind, p.persistent, p.share)
-        return Thermodynamic(
-            p.temperatures,
-            p.steps,
-            p.step_size,
-            p.kind,
-            p.persistent,
-            p.schedule,  # type: ignore[arg-type]
-            p.p_start,
-            p.p_end,
-            p.cycles,
-            p.ladder,
-        )
+            return Langevin(**_fields(p, "steps step_size kind persistent share"))
+        names = "temperatures steps step_size kind persistent schedule p_start p_end cycles ladder"
+        return Thermodynamic(**_fields(p, names))
     except ValueError as error:
         raise UserError(f"the settings do not make a posterior: {error}") from error
 
@@ -115,9 +186,9 @@ def check_data(
         low, high = float(x.min()), float(x.max())
         if low < 0 or high > 1:
             raise UserError(
-                f"{source} has values from {low:.4g} to {high:.4g}, but a sigmoid generator makes "
-                "values in [0, 1]; scale the data (images: divide by 255), or use an identity "
-                "output (`--set generator.output=identity`)."
+                f"{source} has values from {low:.4g} to {high:.4g}, but the model makes values in "
+                "[0, 1]; scale the data (images: divide by 255), or, with any model but a DDPM, use "
+                "an identity output (`--set generator.output=identity`)."
             )
     if len(x) < batch_size:
         raise UserError(

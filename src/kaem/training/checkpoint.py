@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from ..errors import UserError
+from ..model import KAEM
 from ..serialisation import write_atomically
 from .loop import State
 
@@ -33,7 +34,9 @@ def _leaves(state: State) -> list[tuple[str, Any]]:
 def write(folder: Path, state: State, keep: int) -> None:
     """Save `state` as `folder/STEP/` and drop all but the newest `keep`."""
     arrays = {name: np.asarray(leaf) for name, leaf in _leaves(state)}
-    header = {"step": str(state.step), "cells": str(state.model.prior.cells)}
+    header = {"step": str(state.step)}
+    if isinstance(state.model, KAEM):
+        header["cells"] = str(state.model.prior.cells)
     final = folder / f"{state.step:08d}"
     temporary = folder / f".{state.step:08d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -76,9 +79,10 @@ def read(folder: Path, template: State) -> tuple[State, list[str]]:
 def _read_one(path: Path, template: State) -> State:
     with safe_open(path, framework="numpy") as file:
         header = file.metadata() or {}
-        model = eqx.tree_at(
-            lambda m: m.prior, template.model, template.model.prior.with_cells(int(header["cells"]))
-        )
+        model = template.model
+        if isinstance(model, KAEM):
+            prior = model.prior.with_cells(int(header["cells"]))
+            model = eqx.tree_at(lambda m: m.prior, model, prior)
         state = State(int(header["step"]), model, template.optimiser, template.memory)
         values = []
         for name, leaf in _leaves(state):

@@ -1,6 +1,7 @@
 """Settings: one tree of frozen dataclasses, from presets (TOML), files and `--set key=value`.
 
-Every default stands here and nowhere else on the way to a run; they are Table hp-nist's. A run's
+Every default stands here and nowhere else on the way to a run; they are Table hp-nist's, and for the
+rivals those of the SVHN tables. A run's
 `config.json` is this tree, resolved.
 """
 
@@ -87,6 +88,36 @@ class PosteriorConfig:
 
 
 @dataclass(frozen=True)
+class ModelConfig:
+    kind: str = "kaem"  # or "vae", "neural-ebm", "ddpm"
+
+
+@dataclass(frozen=True)
+class VAEConfig:
+    beta: float = 0.01  # the weight of the KL
+    widths: tuple[int, ...] = (16, 32, 64, 128)  # of the encoder's layers
+
+
+@dataclass(frozen=True)
+class NeuralEBMConfig:
+    widths: tuple[int, ...] = (200, 200)  # of the energy network's hidden layers
+    steps: int = 60  # Langevin steps that draw a sample of the prior
+    step_size: float = 0.16
+    noise_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class DDPMConfig:
+    channels: tuple[int, ...] = (32, 64, 128, 256)
+    time_dim: int = 128  # of the sinusoidal embedding, which is projected to four times as many
+    timesteps: int = 1000
+    beta_start: float = 1e-4
+    beta_end: float = 2e-2
+    sampler: str = "ancestral"  # or "ddim"
+    sampling_steps: int | None = None  # None is all of them
+
+
+@dataclass(frozen=True)
 class OptimiserConfig:
     prior_rate: float = 1e-3
     generator_rate: float = 1e-3
@@ -120,10 +151,14 @@ class TrainingConfig:
 class Config:
     """Everything that determines a run."""
 
+    model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     prior: PriorConfig = field(default_factory=PriorConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
+    vae: VAEConfig = field(default_factory=VAEConfig)
+    neural_ebm: NeuralEBMConfig = field(default_factory=NeuralEBMConfig)
+    ddpm: DDPMConfig = field(default_factory=DDPMConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -167,6 +202,16 @@ class Config:
             raise UserError(
                 "the thermodynamic criterion needs chains: set posterior.kind to ula or mala."
             )
+        if self.model.kind == "neural-ebm" and self.posterior.kind == "importance":
+            raise UserError(
+                "a neural energy model learns from chains: set posterior.kind to ula, mala or sgld "
+                "(`--set posterior.kind=ula`)."
+            )
+        if self.model.kind == "neural-ebm" and self.posterior.criterion == "thermodynamic":
+            raise UserError(
+                "the thermodynamic criterion needs exact draws from the prior, which a neural energy "
+                "model has not: leave posterior.criterion at likelihood."
+            )
         if self.prior.kind == "mixture" and self.prior.negative_phase == "sampled":
             raise UserError(
                 "a mixture prior has an exact negative phase only: leave prior.negative_phase at "
@@ -179,6 +224,7 @@ class Config:
         for name, choice, known in (
             ("optimiser.decay", o.decay, ("constant", "cosine")),
             ("prior.negative_phase", self.prior.negative_phase, ("quadrature", "sampled")),
+            ("model.kind", self.model.kind, ("kaem", "vae", "neural-ebm", "ddpm")),
             ("prior.kind", self.prior.kind, ("univariate", "mixture")),
             ("posterior.kind", self.posterior.kind, ("importance", "ula", "mala", "sgld")),
             ("posterior.criterion", self.posterior.criterion, ("likelihood", "thermodynamic")),
@@ -233,8 +279,22 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
                 inner = inner[:1] * len(value)
             if len(inner) == len(value):
                 return tuple(_coerce(v, t, name) for v, t in zip(value, inner, strict=True))
-    names = " or ".join(getattr(o, "__name__", str(o)).replace("NoneType", "none") for o in options)
-    raise UserError(f"{name} must be of type {names}, got {value!r}.")
+    names = " or ".join(_TYPES.get(o, str(o)) for o in map(_plain, options))
+    raise UserError(f"{name} must be {names}, got {value!r}.")
+
+
+_TYPES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list such as [1, 2]",
+    type(None): "none",
+}
+
+
+def _plain(hint: Any) -> Any:
+    return typing.get_origin(hint) or hint
 
 
 def preset_names() -> list[str]:

@@ -1,15 +1,17 @@
 """What a run would be, before it is: shapes, parameters, memory, and a few timed updates."""
 
-import resource
+import re
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from ..model import AbstractModel
 from .build import build_model, build_posterior
 from .config import Config
 from .loop import initial_state, parameters, updates
@@ -22,17 +24,12 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         jax.tree_util.keystr(path): list(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_array))
     }
-    fixed = (".grid", ".domain")  # moved by grid updates or not at all, never by gradients
-    trained = {n: a.size for n, a in parameters(model).items() if not n.endswith(fixed)}
-    sizes = {
-        part: sum(size for name, size in trained.items() if name.startswith(f".{part}"))
-        for part in ("prior", "generator")
-    }
+    sizes = trained_sizes(model)
     posterior = build_posterior(config)
     state = initial_state(model, posterior, config, len(x))
     arrays = eqx.filter((state.model, state.optimiser, state.memory), eqx.is_array)
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
-    q, p = model.prior.energies.shape
+    prior = getattr(model, "prior", None)
     short = replace(
         config,
         training=replace(
@@ -44,19 +41,18 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
         ),
     )
     began = time.perf_counter()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     marks = [time.perf_counter() for _ in updates(state, x, posterior, short)]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     per_update = (marks[-1] - marks[-2]) / timed
     return {
         "data": {"shape": list(x.shape), "dtype": str(x.dtype)},
-        "latents": {"Q": q, "P": p},
+        "model": type(model).__name__,
+        "latents": list(prior.shape) if prior is not None else None,
         "parameters": sizes | {"total": sum(sizes.values())},
         "arrays": parts,
         "memory_mib": {
             "state": state_bytes / 2**20,
             "data": x.nbytes / 2**20,
-            "update": grown / (2**20 if sys.platform == "darwin" else 2**10),
+            "process_peak": peak_memory() / 2**20,
         },
         "compile_seconds": marks[-2] - began,
         "seconds_per_update": per_update,
@@ -64,16 +60,43 @@ def dry_run(config: Config, x: np.ndarray, timed: int = 5) -> dict[str, Any]:
     }
 
 
+def trained_sizes(model: AbstractModel) -> dict[str, int]:
+    """How many parameters each part of a model learns."""
+    fixed = (".grid", ".domain")  # moved by grid updates or not at all, never by gradients
+    sizes: dict[str, int] = {}
+    for name, leaf in parameters(model).items():
+        if not name.endswith(fixed):
+            part = name.split(".")[1]
+            sizes[part] = sizes.get(part, 0) + leaf.size
+    return sizes
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had, in bytes; compiling is part of it."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux; its `ru_maxrss` would count the process that started this one
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return float("nan")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 def render(plan: dict[str, Any]) -> str:
     """The plan, for a person."""
     sizes, memory = plan["parameters"], plan["memory_mib"]
     lines = [
         f"data        {plan['data']['shape']} {plan['data']['dtype']}",
-        f"energies    Q x P = {plan['latents']['Q']} x {plan['latents']['P']}",
-        f"parameters  {sizes['total']:,}: prior {sizes['prior']:,}, generator {sizes['generator']:,}",
+        f"model       {plan['model']}, latents {plan['latents']}",
+        f"parameters  {sizes['total']:,}: "
+        + ", ".join(f"{part} {size:,}" for part, size in sizes.items() if part != "total"),
         *(f"  model{name}  {shape}" for name, shape in plan["arrays"].items()),
         f"memory      state {memory['state']:.0f} MiB, data {memory['data']:.0f} MiB, "
-        f"{memory['update']:.0f} MiB more while updating",
+        f"{memory['process_peak']:.0f} MiB at most in all, compiling included",
         f"speed       {plan['seconds_per_update'] * 1e3:.1f} ms per update after "
         f"{plan['compile_seconds']:.0f} s of compiling; "
         f"about {plan['estimated_seconds'] / 60:.1f} min in all",

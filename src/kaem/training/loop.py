@@ -15,19 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..errors import UserError
-from ..model import KAEM, ready
+from ..model import KAEM, AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
-from ..posterior import ImportanceSampling
-from ..priors import REFERENCES, UnivariatePrior
-from .build import Posterior, build_optimiser, check_data
-from .config import Config, GridConfig, OptimiserConfig, PriorConfig, TrainingConfig
+from ..priors import UnivariatePrior
+from .build import Posterior, build_optimiser, check_data, check_posterior, usual_posterior
+from .config import Config, GridConfig, OptimiserConfig, TrainingConfig
+from .upkeep import upkeep
 
 Parameters = dict[str, Array]
-_OUTSIDE = 1e-3  # share of posterior latents outside the domain that makes it too narrow
-_WIDEST = 8  # times the first width: chains that roam further are not for the domain to follow
 
 
 class TrainingDiverged(UserError):
@@ -37,7 +35,7 @@ class TrainingDiverged(UserError):
         self.state, self.step, self.tensor = state, state.step, tensor
         cause = diagnosis or (
             f"{tensor} is not finite. Lower optimiser.generator_rate or optimiser.prior_rate, or "
-            "raise training.noise"
+            "raise training.noise (a DDPM has only the first)"
         )
         super().__init__(
             f"training diverged at step {state.step + 1}: {cause}, and start a new run. The model "
@@ -50,7 +48,7 @@ class State:
     """Everything that changes in training; data position and keys follow from `step`."""
 
     step: int
-    model: KAEM
+    model: Any  # an AbstractModel
     optimiser: Any
     memory: dict[str, Array]  # what the posterior keeps: persistent chains, an adapted ladder
 
@@ -86,29 +84,25 @@ def batch_indices(n: int, config: TrainingConfig, start: int, stop: int) -> Int[
     return np.stack(rows).astype(np.int32)
 
 
-def as_float(x: Array) -> Float[Array, "..."]:
-    """Pixels in [0, 1] from bytes; floats as they are."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
-
-
-def parameters(model: KAEM) -> Parameters:
+def parameters(model: AbstractModel) -> Parameters:
     """The model's arrays by name: what the optimiser sees, whatever the model's static fields."""
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_inexact_array))
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-def with_parameters(model: KAEM, values: Parameters) -> KAEM:
+def with_parameters(model: AbstractModel, values: Parameters) -> Any:
     """`model` with its arrays replaced."""
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
     restored = jax.tree.unflatten(jax.tree.structure(arrays), list(values.values()))
     return eqx.combine(restored, rest)
 
 
-def initial_state(model: KAEM, posterior: Posterior, config: Config, examples: int) -> State:
+def initial_state(
+    model: AbstractModel, posterior: Posterior, config: Config, examples: int
+) -> State:
     """The state before the first update, for `examples` training examples."""
     t = config.training
-    # A loaded model has its tables cached; energies are about to change.
-    model = eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
+    model = model.trainable()
     memory = posterior.memory(model, examples, jax.random.fold_in(jax.random.key(t.seed), 3))
     optimiser = build_optimiser(config.optimiser, t.steps).init(parameters(model))
     return State(0, model, optimiser, memory)
@@ -124,7 +118,7 @@ def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
 class _Dispatch:
     """A compiled run of up to `longest` updates, for one table resolution."""
 
-    def __init__(self, config: Config, posterior: Posterior, model: KAEM) -> None:
+    def __init__(self, config: Config, posterior: Posterior, model: AbstractModel) -> None:
         self.posterior = posterior
         self.longest = config.training.log_every
         transform = build_optimiser(config.optimiser, config.training.steps)
@@ -223,8 +217,10 @@ class _Dispatch:
         return TrainingDiverged(state, tensor, self.posterior.diagnosis(seen))
 
 
-def regridded(model: KAEM, grid: GridConfig, key: PRNGKeyArray) -> KAEM:
+def regridded(model: Any, grid: GridConfig, key: PRNGKeyArray) -> Any:
     """The same model on grids adapted to prior samples (Table hp-nist, grid updating)."""
+    if not isinstance(model, KAEM):
+        return model
     z = model.prior.sample(key, grid.samples)
     if grid.prior and isinstance(model.prior, UnivariatePrior):
         model = eqx.tree_at(lambda m: m.prior, model, model.prior.regrid(z, grid.ratio))
@@ -249,7 +245,6 @@ def updates(
         edges |= set(range(every, t.steps, every))
     dispatch = _Dispatch(config, posterior, state.model)
     device_data = everywhere(jnp.asarray(data), dispatch.mesh)
-    table_error = eqx.filter_jit(lambda model: jnp.max(model.prior.table_error()))
     totals: dict[str, float] = {}
     last_log = state.step
     warned = False
@@ -267,37 +262,17 @@ def updates(
             yield Boundary(state, None)
             continue
         metrics = {name: total / (edge - last_log) for name, total in totals.items()}
-        totals, last_log, notes = {}, edge, []
-        width = float(jnp.max(jnp.diff(state.model.prior.domain)))
-        if metrics.get("outside", 0.0) > _OUTSIDE and width < _WIDEST * _width(config.prior):
-            prior = state.model.prior.widened()
-            notes.append(
-                f"{metrics['outside']:.2%} of the posterior latents were outside the prior's "
-                f"domain; it is widened to [{float(jnp.min(prior.domain)):.4g}, "
-                f"{float(jnp.max(prior.domain)):.4g}]"
-            )
-            state = replace(state, model=eqx.tree_at(lambda m: m.prior, state.model, prior))
-        if state.model.prior.inverse_transform != "paper":
-            metrics["table_error"] = float(table_error(state.model))
-            if metrics["table_error"] > config.prior.tolerance:
-                prior = state.model.prior.refined(config.prior.tolerance)
-                notes.append(
-                    f"tables refined from {state.model.prior.cells} to {prior.cells} cells: "
-                    f"their error had reached {metrics['table_error']:.1e}"
-                )
-                state = replace(state, model=eqx.tree_at(lambda m: m.prior, state.model, prior))
-                dispatch = _Dispatch(config, posterior, state.model)
+        totals, last_log = {}, edge
+        model, notes = upkeep(state.model, metrics, config)
+        shapes: list[Any] = [jax.tree.structure(m) for m in (state.model, model)]
+        if shapes[0] != shapes[1]:  # a table of another resolution is another program
+            dispatch = _Dispatch(config, posterior, model)
+        state = replace(state, model=model)
         advice = None if warned else _advice(metrics, config)
         if advice:
             warned = True
             notes.append(advice)
         yield Boundary(state, metrics, tuple(notes))
-
-
-def _width(prior: PriorConfig) -> float:
-    """Of the domain that a run starts with."""
-    lo, hi = prior.domain or REFERENCES[prior.reference].domain
-    return hi - lo
 
 
 def _advice(metrics: dict[str, float], config: Config) -> str | None:
@@ -318,7 +293,7 @@ def _advice(metrics: dict[str, float], config: Config) -> str | None:
 
 
 def fit(
-    model: KAEM,
+    model: AbstractModel,
     x: np.ndarray,
     *,
     posterior: Posterior | None = None,
@@ -328,10 +303,10 @@ def fit(
     grid: GridConfig | None = None,
     seed: int = 0,
     log_every: int = 50,
-) -> tuple[KAEM, list[dict[str, float]]]:
+) -> tuple[Any, list[dict[str, float]]]:
     """Train `model` on `x` in memory; returns it ready to sample, and one record per log step.
 
-    `kaem train` does the same with a run folder, checkpoints and progress.
+    `posterior` is how it learns, by default what is usual for such a model. `kaem train` does the same with a run folder, checkpoints and progress.
     """
     config = Config(
         optimiser=optimiser or OptimiserConfig(),
@@ -348,14 +323,15 @@ def fit(
     from ..data.images import checked
 
     x = checked(np.asarray(x), "x")
-    check_data(x, "x", batch_size=batch_size, output=model.generator.output, shape=model.data_shape)
+    check_data(x, "x", batch_size=batch_size, output=model.output, shape=model.data_shape)
     # The caller's arrays must survive the donation of buffers.
     model = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, model)
-    posterior = posterior or ImportanceSampling()
+    posterior = posterior or usual_posterior(model)
+    check_posterior(model, posterior)
     state = initial_state(model, posterior, config, len(x))
     history = []
     for boundary in updates(state, x, posterior, config):
         state = boundary.state
         if boundary.metrics is not None:
             history.append({"step": state.step, **boundary.metrics})
-    return ready(state.model), history
+    return state.model.prepared(), history

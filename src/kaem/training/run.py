@@ -19,6 +19,7 @@ import numpy as np
 
 from ..data import load as load_data
 from ..errors import UserError
+from ..model import KAEM
 from ..serialisation import save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
@@ -100,7 +101,7 @@ def training_data(config: Config) -> np.ndarray:
         x,
         config.data.name,
         batch_size=config.training.batch_size,
-        output=config.generator.output,
+        output="sigmoid" if config.model.kind == "ddpm" else config.generator.output,
     )
     return x
 
@@ -144,7 +145,7 @@ def resume(run: Run, config: Config, state: State, x: np.ndarray) -> tuple[State
         )
     state, notes = checkpoint.read(run.checkpoints, state)
     devices = record.get("devices", jax.device_count())
-    if devices != jax.device_count() and config.posterior.kind != "importance":
+    if devices != jax.device_count() and build_posterior(config).data_parallel:
         notes.append(
             f"the run was started on {devices} devices and goes on with {jax.device_count()}: it "
             "will not be bit for bit what it would have been "
@@ -273,8 +274,10 @@ def finish(run: Run, say: Report = lambda _: None) -> list[Path]:
         key = jax.random.key(run.config().training.seed)
         written.append(run.figures / "samples.png")
         save_png(written[-1], sample_sheet(model.sample(key, 100)))
-    written += [run.figures / "densities.png", run.figures / "training.png"]
-    density_sheet(model.prior, written[-2])
+    if isinstance(model, KAEM):
+        written.append(run.figures / "densities.png")
+        density_sheet(model.prior, written[-1])
+    written.append(run.figures / "training.png")
     training_curves(run.history(), written[-1])
     written.append(run.path / "report.html")
     write_report(run, model, written[-1])

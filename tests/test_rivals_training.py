@@ -1,0 +1,178 @@
+"""The rivals on the trainer, the command line and the comparison that everything shares."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import kaem
+from kaem.bench.compare import rows
+from kaem.cli import main
+from kaem.training import Config
+from kaem.training.build import build_model
+from kaem.training.config import read_preset
+
+KINDS = {"vae": "VAE", "neural-ebm": "NeuralEBM", "ddpm": "DDPM"}
+# Small enough to compile and run in seconds; what is tested is the machinery.
+SMALL = {
+    "vae": ["generator.widths=[8]", "vae.widths=[4,8]", "prior.coordinates=4"],
+    "neural-ebm": [
+        "generator.widths=[8]",
+        "neural_ebm.widths=[8]",
+        "neural_ebm.steps=5",
+        "posterior.steps=3",
+        "prior.coordinates=4",
+    ],
+    "ddpm": ["ddpm.channels=[4,8]", "ddpm.time_dim=8", "ddpm.sampling_steps=3"],
+}
+TRAINING = ["data.limit=60", "training.batch_size=20", "training.log_every=2"]
+TRAINING += ["training.checkpoint_every=4", "training.sample_every=4"]
+
+
+def train(kind, out, *more):
+    settings = [part for s in [*SMALL[kind], *TRAINING] for part in ("--set", s)]
+    return main(["train", f"{kind}-digits", "--out", str(out), "--steps", "8", *settings, *more])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rivals")
+    for kind in KINDS:
+        assert train(kind, folder / kind) == 0
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_has_what_every_run_has(runs, kind, capsys):
+    run = runs / kind
+    for file in ("config.json", "model.safetensors", "history.jsonl", "report.html"):
+        assert (run / file).is_file()
+    assert {p.name for p in (run / "figures").iterdir()} == {"samples.png", "training.png"}
+    assert (run / "samples" / "00000008.png").is_file()
+    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in history] == [2, 4, 6, 8]
+    assert all(np.isfinite(list(record.values())).all() for record in history)
+    model = kaem.load(run)
+    assert type(model).__name__ == KINDS[kind]
+    assert KINDS[kind] in (run / "report.html").read_text()
+    assert main(["sample", str(run), "-n", "3", "-o", str(run / "x.npz")]) == 0
+    with np.load(run / "x.npz") as file:
+        assert file["x"].shape == (3, 28, 28, 1)
+        assert 0 <= file["x"].min() <= file["x"].max() <= 1
+    assert main(["info", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["plot", str(run), "densities"]) == 2
+    assert "no learned one-dimensional densities" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_is_exact(runs, kind, tmp_path, capsys):
+    """Stopped after 4 of 8 updates and continued: the same bytes as never stopped."""
+    out = tmp_path / "again"
+    assert train(kind, out, "--set", "optimiser.decay=constant", "--seed", "3") == 0
+    whole = (out / "model.safetensors").read_bytes()
+    halved = tmp_path / "halved"
+    assert train(kind, halved, "--set", "optimiser.decay=constant", "--seed", "3") == 0
+    # Back to the checkpoint of step 4, as a kill would leave it.
+    shutil.rmtree(halved / "checkpoints" / "00000008")
+    assert main(["train", f"{kind}-digits", "--out", str(halved), "--resume"]) == 0
+    assert (halved / "model.safetensors").read_bytes() == whole
+
+
+def test_compare_puts_runs_side_by_side(runs, tmp_path, capsys):
+    page = tmp_path / "c.html"
+    paths = [str(runs / kind) for kind in KINDS]
+    assert main(["compare", *paths, "-o", str(page), "--repeats", "1", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    written = json.loads((tmp_path / "c.json").read_text())
+    assert printed["runs"].keys() == written["runs"].keys() == set(KINDS)
+    assert written["same_data"]
+    for kind, entry in written["runs"].items():
+        assert entry["model"] == KINDS[kind]
+        assert entry["updates"] == 8
+        config = Config.from_dict(json.loads((runs / kind / "config.json").read_text())["settings"])
+        leaves = jax.tree.leaves(build_model(config, (28, 28, 1)))
+        assert entry["parameters"] == sum(leaf.size for leaf in leaves)
+        for cost in ("seconds_per_update", "seconds_per_100_samples"):
+            assert 0 < entry[cost]["lower_quartile"] <= entry[cost]["upper_quartile"]
+    assert written["runs"]["vae"]["seconds_per_update_over_first"] == 1
+    text = page.read_text()
+    assert text.count("<img") == 3
+    assert "http" not in text.replace("http-equiv", "")
+    table = rows(written)
+    assert table[0] == ["", *KINDS]
+    assert [row[0] for row in table].count("squared error of the noise") == 1
+
+
+def test_compare_refuses_what_cannot_be_compared(runs, tmp_path, capsys):
+    assert main(["compare", str(runs / "vae")]) == 2
+    assert "at least two" in capsys.readouterr().err
+    assert main(["compare", str(runs / "vae"), str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+    assert main(["compare", str(runs / "vae"), str(runs / "ddpm"), "-o", "x.pdf"]) == 2
+    assert ".html" in capsys.readouterr().err
+    x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    other = tmp_path / "other"
+    small = [
+        "prior.latents=1",
+        "generator.depth=1",
+        "posterior.samples=8",
+        "training.batch_size=20",
+    ]
+    settings = [part for s in [*small, *TRAINING[2:]] for part in ("--set", s)]
+    arguments = [str(tmp_path / "x.npy"), "--out", str(other), "--steps", "4", *settings]
+    assert main(["train", *arguments]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(runs / "vae"), str(other)]) == 2
+    assert "different shapes" in capsys.readouterr().err
+
+
+def test_presets_are_the_papers():
+    tables = {
+        "svhn": ((128, 64, 32), (16, 32, 64, 128), (32, 64, 128, 256), 128),
+        "cifar10": ((256, 128, 64), (32, 64, 128, 256), (32, 64, 128, 256), 256),
+        "celeba": ((256, 128, 64, 32), (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 512),
+    }
+    for name, (generator, encoder, channels, time) in tables.items():
+        vae, ebm, ddpm = (Config.from_dict(read_preset(f"{kind}-{name}")) for kind in KINDS)
+        for config in (vae, ebm):
+            assert config.generator.widths == generator
+            assert config.prior.coordinates == 81
+            assert config.training.noise == 0.3
+        for config in (vae, ebm, ddpm):
+            assert (config.training.steps, config.training.batch_size) == (80_000, 50)
+            assert config.optimiser.generator_rate == 1e-4
+            assert config.data.size == (64 if name == "celeba" else 32)
+        assert (vae.vae.beta, vae.vae.widths) == (0.01, encoder)
+        e = ebm.neural_ebm
+        assert (e.widths, e.steps, e.step_size, e.noise_scale) == ((200, 200), 60, 0.16, 1.0)
+        assert (ebm.posterior.steps, ebm.posterior.step_size) == (40, 0.01)
+        assert ebm.optimiser.prior_rate == 2e-5
+        d = ddpm.ddpm
+        assert (d.channels, d.time_dim, d.timesteps) == (channels, time, 1000)
+        assert (d.beta_start, d.beta_end) == (1e-4, 2e-2)
+        assert (d.sampler, d.sampling_steps) == ("ancestral", None)
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting", "message"),
+    [
+        ("vae-digits", "vae.beta=-1", "beta"),
+        ("vae-digits", "vae.widths=[8,8,8]", "divisible by 8"),
+        ("neural-ebm-digits", "posterior.kind=importance", "learns from chains"),
+        ("neural-ebm-digits", "neural_ebm.step_size=0", "step_size"),
+        ("ddpm-digits", "ddpm.channels=[8,8,8,8]", "divisible by 8"),
+        ("ddpm-digits", "ddpm.sampler=euler", "ancestral"),
+        ("ddpm-digits", "ddpm.sampling_steps=2000", "sampling_steps"),
+        ("quickstart", "model.kind=gan", "kaem, vae, neural-ebm, ddpm"),
+        ("vae-digits", "vae.widths=wide", "must be a list"),
+    ],
+)
+def test_bad_settings_are_refused(preset, setting, message, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", preset, "--set", setting, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
