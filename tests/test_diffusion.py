@@ -106,20 +106,47 @@ def test_as_many_sampling_steps_as_timesteps_are_the_full_schedule():
     np.testing.assert_allclose(full.alpha_bar, ALPHA_BAR, rtol=1e-12)
 
 
-@pytest.mark.parametrize("steps", [None, 250])
-def test_ancestral_sampling_recovers_a_gaussian(steps):
-    # Posterior variances are a little small for broad data: with 250 steps 3% of the covariance,
-    # below one of its standard errors here.
-    n = 4000
-    noise, keys = noise_and_keys(n)
-    sampler = jax.jit(
-        lambda x, keys: ancestral(gaussian_denoiser, schedule(steps=steps), x, keys, clip=False)
-    )
-    x = np.asarray(sampler(noise, keys), np.float64)
-    z = (x.mean(axis=0) - MEAN) / np.sqrt(np.diag(COVARIANCE) / n)
-    assert np.abs(z).max() < 5
-    spread = np.outer(np.diag(COVARIANCE), np.diag(COVARIANCE)) + COVARIANCE**2
-    assert np.abs((np.cov(x.T) - COVARIANCE) / np.sqrt(spread / n)).max() < 5
+def exact_moments(table):
+    """Of a sampler's results with that denoiser: its steps are affine, so they have a recursion."""
+    mean, covariance, eye = np.zeros(2), np.eye(2), np.eye(2)
+    for time, _, _, of_guess, of_x, scale in reversed(list(zip(*table, strict=True))):
+        a = ALPHA_BAR[time]
+        gain = np.sqrt(a) * COVARIANCE @ np.linalg.inv(a * COVARIANCE + (1 - a) * eye)
+        step = of_guess * gain + of_x * eye  # of x_t; E[x_0 | x_t] = m + gain (x_t - sqrt(a) m)
+        mean = step @ mean + of_guess * (MEAN - np.sqrt(a) * gain @ MEAN)
+        covariance = step @ covariance @ step.T + scale**2 * eye
+    return mean, covariance
+
+
+def worst_z(x, mean, covariance):
+    """The largest of the standard scores of the sample's means, variances and covariance."""
+    x, n, variances = np.asarray(x, np.float64), len(x), np.diag(covariance)
+    spread = np.outer(variances, variances) + covariance**2
+    scores = (np.cov(x.T) - covariance) / np.sqrt(spread / n)
+    return max(np.abs(scores).max(), np.abs((x.mean(axis=0) - mean) / np.sqrt(variances / n)).max())
+
+
+def test_ancestral_sampling_with_all_steps_recovers_a_gaussian():
+    noise, keys = noise_and_keys(4000)
+    x = ancestral(gaussian_denoiser, schedule(), noise, keys, clip=False)
+    # The posterior's variances are a little small for data that is not one point: the covariance
+    # lacks 0.006, half a standard error here.
+    mean, covariance = exact_moments(ancestral_coefficients(schedule()))
+    np.testing.assert_allclose(mean, MEAN, atol=1e-3)
+    np.testing.assert_allclose(covariance, COVARIANCE, atol=6e-3)
+    assert worst_z(x, MEAN, COVARIANCE) < 5.5
+    assert worst_z(x, mean, covariance) < 5
+
+
+@pytest.mark.parametrize(("steps", "eta", "bias"), [(50, 0, 0.045), (100, 0, 0.025), (50, 1, 0.09)])
+def test_fewer_steps_recover_it_up_to_their_discretisation(steps, eta, bias):
+    noise, keys = noise_and_keys(4000, seed=3)
+    times = schedule(steps=steps)
+    x = ddim(gaussian_denoiser, times, noise, keys, eta=eta, clip=False)
+    mean, covariance = exact_moments(ddim_coefficients(times, eta))
+    np.testing.assert_allclose(mean, MEAN, atol=2e-3)
+    np.testing.assert_allclose(covariance, COVARIANCE, atol=bias)
+    assert worst_z(x, mean, covariance) < 5
 
 
 def test_ddim_follows_the_probability_flow_of_a_gaussian():
@@ -138,17 +165,6 @@ def test_ddim_follows_the_probability_flow_of_a_gaussian():
     # Of first order: half the step, half the error.
     assert errors[50] / errors[100] == pytest.approx(2, rel=0.2)
     assert errors[100] / errors[200] == pytest.approx(2, rel=0.2)
-
-
-def test_ddim_recovers_a_gaussian():
-    n = 4000
-    noise, keys = noise_and_keys(n, seed=3)
-    x = np.asarray(ddim(gaussian_denoiser, schedule(steps=100), noise, keys, clip=False))
-    # 5 standard errors, and 0.01 in the mean and 3% in the covariance for the discretisation.
-    assert (np.abs(x.mean(axis=0) - MEAN) < 5 * np.sqrt(np.diag(COVARIANCE) / n) + 0.01).all()
-    spread = np.outer(np.diag(COVARIANCE), np.diag(COVARIANCE)) + COVARIANCE**2
-    gap = np.abs(np.cov(x.T) - COVARIANCE)
-    assert (gap < 5 * np.sqrt(spread / n) + 0.03 * np.abs(COVARIANCE)).all()
 
 
 @pytest.mark.parametrize("sampler", [ancestral, ddim])
@@ -173,7 +189,7 @@ def same_with_gradients(fast, plain, *arguments, tolerance=2e-4):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("shape", [(1, 8, 8, 1), (3, 4, 6, 3), (5, 8, 4, 16), (2, 2, 2, 40)])
+@pytest.mark.parametrize("shape", [(1, 8, 8, 1), (3, 4, 6, 3), (5, 64, 64, 16), (2, 2, 2, 40)])
 def test_conv3x3_equals_its_plain_twin_with_all_gradients(shape, stride):
     rng = np.random.default_rng(0)
     x, kernel = random_image(rng, *shape), random_image(rng, 3, 3, shape[-1], 24)
@@ -276,10 +292,6 @@ def test_architectures_are_the_papers(name):
     leaves = jax.tree.leaves(eqx.filter(network, eqx.is_array))
     assert sum(a.size for a in leaves) == count(channels, time_dim, shape[-1])
     assert all(a.dtype == jnp.float32 for a in leaves)
-    sizes, made = [], (2, *shape)
-    for down in network.downs:
-        sizes.append((made[1] >> len(sizes), down.halve.kernel.shape[-1]))
-    assert sizes == [(shape[0] >> i, c) for i, c in enumerate(channels[1:])]
     out = jax.eval_shape(network, jnp.zeros((2, *shape)), jnp.zeros(2, jnp.int32))
     assert out.shape == (2, *shape)
 
@@ -328,7 +340,7 @@ def plain_unet(network, x, t):
 
 
 def test_the_network_equals_a_plain_one_with_all_gradients():
-    network = awake(UNet((8, 12, 3), key=jax.random.key(0), channels=(16, 24, 32), time_dim=8))
+    network = awake(UNet((8, 12, 3), key=jax.random.key(0), channels=(16, 24), time_dim=8))
     rng = np.random.default_rng(3)
     x, target = random_image(rng, 3, 8, 12, 3), random_image(rng, 3, 8, 12, 3)
     t = jnp.array([0, 400, 999])
@@ -430,7 +442,7 @@ def test_the_first_loss_is_the_variance_of_noise_and_learning_lowers_it():
         return optax.apply_updates(model, changes), state, info["denoising_error"], value
 
     losses = []
-    for i in range(150):
+    for i in range(100):
         model, state, error, value = update(model, state, jax.random.key(i))
         assert error == value
         losses.append(float(error))

@@ -15,6 +15,7 @@ from kaem.objectives import (
     checked_ladder,
     cosine_exponent,
     power_law,
+    thermodynamic,
     trapezoid_weights,
 )
 from kaem.posterior import MALA, SGLD, ULA, Population, swap
@@ -375,3 +376,30 @@ def test_the_gradient_is_that_of_the_criterion_at_its_samples():
 def test_bad_posteriors_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_accumulated_thermodynamic_gradient_is_that_of_the_plain_sum():
+    prior = MixturePrior(3, 5, key=jax.random.key(0), cells=64)
+    model = KAEM(prior, CNN(5, (8, 8, 1), key=jax.random.key(1), widths=(6,)), noise=0.4)
+    x = jax.random.uniform(jax.random.key(2), (4, 8, 8, 1))
+    levels = jax.random.normal(jax.random.key(3), (6, 4, 5))
+    t, key = power_law(5, 1.7), jax.random.key(4)
+
+    def accumulated(model):
+        value, each, integral, log_prior = thermodynamic(model, x, levels, t, key)
+        return 0.5 * value, (each, integral, log_prior)  # a factor that the gradient must follow
+
+    def plain_sum(model):
+        each = jnp.stack([jnp.mean(model.log_likelihood(x, model.decode(z))) for z in levels])
+        integral = jnp.sum((each[1:] + each[:-1]) / 2 * jnp.diff(t))
+        log_prior = jnp.mean(model.prior.log_prob(levels[-1]))
+        return 0.5 * (integral + log_prior), (each, integral, log_prior)
+
+    found, expected = (
+        eqx.filter_jit(eqx.filter_value_and_grad(f, has_aux=True))(model)
+        for f in (accumulated, plain_sum)
+    )
+    ours, theirs = (jax.tree.leaves(pair) for pair in (found, expected))
+    assert len(ours) == len(theirs) > 10
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4 * float(jnp.max(jnp.abs(b))) + 1e-6)
