@@ -1,12 +1,16 @@
 """The CNN generator: its tables, and the fast transposed convolution against the library's."""
 
+import json
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from kaem import CNN, KAEM, MixturePrior, load
+from kaem import CNN, KAEM, MixturePrior, UserError, load
 from kaem.bench.training import flops_of_decoder
 from kaem.generators.upsample import from_pixels, pixels, plain_upsample, prepare, upsample
 
@@ -124,3 +128,37 @@ def test_a_mixture_model_samples_steers_and_survives_saving(tmp_path):
     assert samples.shape == (7, 8, 8, 3)
     assert float(samples.min()) > 0
     assert float(samples.max()) < 1
+
+
+def test_prepared_weights_decode_the_same_and_are_dropped_for_training():
+    generator = CNN(5, (16, 16, 3), key=jax.random.key(1), widths=(8, 4))
+    z = jax.random.normal(jax.random.key(2), (6, 5))
+    prepared = generator.prepared()
+    assert prepared.taps is not None
+    np.testing.assert_allclose(prepared.decoder()(z), generator.decoder()(z), atol=1e-6)
+    # Weights changed behind its back: what was prepared is stale, and `trainable` knows.
+    changed = eqx.tree_at(lambda g: g.kernels, prepared, tuple(2 * k for k in generator.kernels))
+    fresh = changed.trainable()
+    assert fresh.taps is None
+    np.testing.assert_allclose(fresh.decoder()(z), fresh.plain_decoder()(z), atol=1e-5)
+
+
+def test_files_from_before_a_field_existed_are_read(tmp_path):
+    model = KAEM(
+        MixturePrior(2, key=jax.random.key(0), cells=64),
+        CNN(5, (8, 8, 1), key=jax.random.key(1), widths=(4,)),
+    )
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = file.metadata()
+    structure = json.loads(header["structure"])
+    del structure["fields"]["generator"]["fields"]["taps"]
+    save_file(arrays, path, header | {"structure": json.dumps(structure)})
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(load(path).sample(key, 3), model.prepared().sample(key, 3))
+    del structure["fields"]["generator"]["fields"]["slope"]
+    save_file(arrays, path, header | {"structure": json.dumps(structure)})
+    with pytest.raises(UserError, match="CNN has fields"):
+        load(path)

@@ -132,6 +132,14 @@ class LatentModel(AbstractModel):
         squares = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T
         return -squares / (2 * self.noise**2) - self.log_constant
 
+    def prepared(self) -> Self:
+        """With a generator whose weights are rearranged once."""
+        return eqx.tree_at(lambda m: m.generator, self, self.generator.prepared())
+
+    def trainable(self) -> Self:
+        """With a generator that follows its parameters again."""
+        return eqx.tree_at(lambda m: m.generator, self, self.generator.trainable())
+
     def reconstruct(
         self,
         x: Float[Array, "n ..."],
@@ -164,12 +172,12 @@ class KAEM(LatentModel):
         return x.reshape(*z.shape[: -len(self.prior.shape)], *self.data_shape)
 
     def prepared(self, tolerance: float = 2e-7) -> Self:
-        """With tables as fine as `tolerance` asks, built once."""
+        """With tables as fine as `tolerance` asks, and the generator's weights, made once."""
         prior = self.prior.uncache()
         if prior.inverse_transform == "exact":
             prior = prior.refined(tolerance)
-        return eqx.tree_at(lambda m: m.prior, self, prior.cache())
+        return eqx.tree_at(lambda m: m.prior, super().prepared(), prior.cache())
 
     def trainable(self) -> Self:
         """Without cached tables: energies are about to change."""
-        return eqx.tree_at(lambda m: m.prior, self, self.prior.uncache())
+        return eqx.tree_at(lambda m: m.prior, super().trainable(), self.prior.uncache())

@@ -85,10 +85,13 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return value
         case {"class": str(name), "fields": dict(fields)} if name in _CLASSES:
             cls = _CLASSES[name]
-            expected = {f.name for f in dataclasses.fields(cls)}
-            if set(fields) != expected:
-                raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(expected)}")
+            known = {f.name: f.default for f in dataclasses.fields(cls)}
+            older = {n: d for n, d in known.items() if n not in fields and d is None}
+            if fields.keys() | older.keys() != known.keys():
+                raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(known)}")
             module: Any = object.__new__(cls)
+            for field, default in older.items():  # that came after the file was written
+                object.__setattr__(module, field, default)
             for field, child in fields.items():
                 object.__setattr__(module, field, _restore(child, read))
             return module

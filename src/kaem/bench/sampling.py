@@ -41,14 +41,21 @@ def sampler(model: Any, batch: int) -> Callable[[], Any]:
 def models(q: int) -> dict[str, Any]:
     """KAEM in three ways, and the rivals with a latent prior, at latent size `q`."""
     at_q = {"coordinates": q}
-    kaem = build_model(preset("svhn", prior=at_q), SHAPE).prepared()
-    paper = preset("svhn", prior=at_q | {"inverse_transform": "paper"})
+    paper = {"inverse_transform": "paper"}
+
+    def made(name: str, **more: str) -> Any:
+        return build_model(preset(name, prior=at_q | more), SHAPE).prepared()
+
+    def rebuilding(model: Any) -> Any:
+        return eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
+
+    kaem = made("svhn")
     return {
         "kaem": kaem,
-        "kaem_rebuilt": kaem.trainable(),
-        "kaem_paper": build_model(paper, SHAPE),
-        "vae": build_model(preset("vae-svhn", prior=at_q), SHAPE),
-        "neural_ebm": build_model(preset("neural-ebm-svhn", prior=at_q), SHAPE),
+        "kaem_rebuilt": rebuilding(kaem),
+        "kaem_paper": rebuilding(made("svhn", **paper)),
+        "vae": made("vae-svhn"),
+        "neural_ebm": made("neural-ebm-svhn"),
     }
 
 

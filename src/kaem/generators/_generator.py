@@ -48,6 +48,14 @@ class AbstractGenerator(eqx.Module):
 
         return residual
 
+    def prepared(self) -> Self:
+        """With whatever `decoder` prepares from the parameters done once and kept."""
+        return self
+
+    def trainable(self) -> Self:
+        """Without what `prepared` keeps: it goes stale when parameters change."""
+        return self
+
     def regrid(self, z: Any, ratio: float = 0.05) -> Self:
         """Adapt grids to latents; only Kolmogorov-Arnold generators have them."""
         del z, ratio

@@ -7,6 +7,7 @@ for each width, convT to the data's channels, and the output activation. Images 
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._basis import as_array, host_rng
 from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
-from .upsample import Planes, from_pixels, pixels, plain_upsample, planes, prepare, upsample
+from .upsample import Planes, Taps, from_pixels, pixels, plain_upsample, planes, prepare, upsample
 
 
 class CNN(AbstractGenerator):
@@ -29,6 +30,7 @@ class CNN(AbstractGenerator):
     data_shape: tuple[int, ...] = eqx.field(static=True)
     output: str = eqx.field(static=True)
     slope: float = eqx.field(static=True)  # of the LeakyReLU
+    taps: tuple[Taps, ...] | None = None  # the kernels, rearranged; None while they still change
 
     def __init__(
         self,
@@ -70,10 +72,20 @@ class CNN(AbstractGenerator):
         self.data_shape = tuple(data_shape)
         self.output = output
         self.slope = slope
+        self.taps = None
 
     @property
     def coordinates(self) -> int:
         return self.projection.shape[0]
+
+    def prepared(self) -> Self:
+        if jax.default_backend() != "cpu":
+            return self
+        taps = eqx.filter_jit(lambda kernels: tuple(map(prepare, kernels)))(self.kernels)
+        return eqx.tree_at(lambda g: g.taps, self, taps, is_leaf=lambda leaf: leaf is None)
+
+    def trainable(self) -> Self:
+        return eqx.tree_at(lambda g: g.taps, self, None, is_leaf=lambda leaf: leaf is None)
 
     def decoder(self) -> Decoder:
         if jax.default_backend() != "cpu":
@@ -109,7 +121,7 @@ class CNN(AbstractGenerator):
 
     def _last_planes(self) -> Callable[[Array], Planes]:
         """Latents to the last layer before its output activation, as planes of windows."""
-        taps = [prepare(kernel) for kernel in self.kernels]
+        taps = self.taps or [prepare(kernel) for kernel in self.kernels]
         height, width, channels = self._smallest()
 
         def last(z: Float[Array, "n ..."]) -> Planes:
