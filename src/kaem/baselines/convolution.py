@@ -8,8 +8,8 @@ $$V = (d_0-d_2,\; d_1+d_2,\; d_2-d_1,\; d_1-d_3),\qquad G = (g_0,\; g_0+g_1,\; g
 the four products $u_k = \sum V_k G_k$ make the three taps, in two dimensions sixteen products
 instead of thirty-six. A batch goes through in groups of images that fit the caches.
 
-With stride 2 the library's gradients are slow in both arguments, and one matrix product of all taps
-is faster; a 4x4 convolution is then a 2x2 convolution of 2x2 blocks.
+With stride 2, or few channels, one matrix product of all taps is faster than the library and its
+gradients; a 4x4 convolution is then a 2x2 convolution of 2x2 blocks.
 Images are NHWC, and padded with one line of zeros all around.
 """
 
@@ -42,13 +42,12 @@ def conv3x3(
     _, height, width, _ = x.shape
     if jax.default_backend() != "cpu":
         return plain_convolution(x, kernel, stride)
-    if stride == 2:
+    if stride == 2 or min(kernel.shape[2:]) < _NARROW:
         padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        taps = [
-            padded[:, i : i + height : 2, j : j + width : 2] for i in range(3) for j in range(3)
-        ]
+        starts = [(i, j) for i in range(3) for j in range(3)]
+        taps = [padded[:, i : i + height : stride, j : j + width : stride] for i, j in starts]
         return jnp.concatenate(taps, axis=-1) @ kernel.reshape(-1, kernel.shape[3])
-    if height % 2 or width % 2 or min(kernel.shape[2:]) < _NARROW:
+    if height % 2 or width % 2:
         return plain_convolution(x, kernel, 1)
     return _conv3x3(x, kernel)
 

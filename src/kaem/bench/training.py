@@ -171,7 +171,6 @@ def _figure(details: dict[str, Any], path: Path) -> None:
                 capsize=3,
                 label=label,
             )
-        axis.set_ylim(0, None)
         axis.set_title(title, fontsize=9)
         axis.set_xticks(COORDINATES)
         axis.set_xlabel("latent coordinates Q")
@@ -179,6 +178,7 @@ def _figure(details: dict[str, Any], path: Path) -> None:
     ddpm = details["ddpm"]["median"] * 1e3
     axes[0, 1].axhline(ddpm, color=GREY, ls="--", lw=1.2, label="DDPM")
     for axis in axes[0]:
+        axis.set_ylim(0, None)
         axis.legend(frameon=False, fontsize=7, loc="lower right")
     axes[0, 0].set_ylabel("milliseconds for an update")
     figure.suptitle("Training at SVHN size: medians and quartiles", fontsize=10)
