@@ -81,7 +81,7 @@ def _figure(details: dict[str, Any], path: Path) -> None:
         label="thermodynamic",
     )
     axis.set_xlabel("power posteriors $N_t$")
-    axis.set_ylabel("time of an update / maximum likelihood's")
+    axis.set_ylabel("update time / maximum likelihood's", fontsize=9)
     axis.set_title("SVHN: medians and quartiles", fontsize=9)
     axis.set_xlim(0, 21)
     axis.set_ylim(0, None)
