@@ -70,24 +70,24 @@ def test_a_run_has_what_every_run_has(runs, kind, capsys):
 @pytest.mark.parametrize("kind", KINDS)
 def test_resuming_is_exact(runs, kind, tmp_path, capsys):
     """Stopped after 4 of 8 updates and continued: the same bytes as never stopped."""
-    out = tmp_path / "again"
-    assert train(kind, out, "--set", "optimiser.decay=constant", "--seed", "3") == 0
-    whole = (out / "model.safetensors").read_bytes()
     halved = tmp_path / "halved"
-    assert train(kind, halved, "--set", "optimiser.decay=constant", "--seed", "3") == 0
+    shutil.copytree(runs / kind, halved)
     # Back to the checkpoint of step 4, as a kill would leave it.
     shutil.rmtree(halved / "checkpoints" / "00000008")
+    (halved / "model.safetensors").unlink()
     assert main(["train", f"{kind}-digits", "--out", str(halved), "--resume"]) == 0
+    whole = (runs / kind / "model.safetensors").read_bytes()
     assert (halved / "model.safetensors").read_bytes() == whole
 
 
 def test_compare_puts_runs_side_by_side(runs, tmp_path, capsys):
     page = tmp_path / "c.html"
-    paths = [str(runs / kind) for kind in KINDS]
+    kinds = ["vae", "ddpm"]
+    paths = [str(runs / kind) for kind in kinds]
     assert main(["compare", *paths, "-o", str(page), "--repeats", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "c.json").read_text())
-    assert printed["runs"].keys() == written["runs"].keys() == set(KINDS)
+    assert printed["runs"].keys() == written["runs"].keys() == set(kinds)
     assert written["same_data"]
     for kind, entry in written["runs"].items():
         assert entry["model"] == KINDS[kind]
@@ -99,10 +99,10 @@ def test_compare_puts_runs_side_by_side(runs, tmp_path, capsys):
             assert 0 < entry[cost]["lower_quartile"] <= entry[cost]["upper_quartile"]
     assert written["runs"]["vae"]["seconds_per_update_over_first"] == 1
     text = page.read_text()
-    assert text.count("<img") == 3
+    assert text.count("<img") == 2
     assert "http" not in text.replace("http-equiv", "")
     table = rows(written)
-    assert table[0] == ["", *KINDS]
+    assert table[0] == ["", *kinds]
     assert [row[0] for row in table].count("squared error of the noise") == 1
 
 
