@@ -39,3 +39,12 @@ def interleaved(
         }
         for name, t in times.items()
     }
+
+
+def draw_medians(
+    axis: Any, x: Any, entries: list[dict[str, Any]], unit: float, **style: Any
+) -> None:
+    """A line of medians with their quartiles, in multiples of `unit` seconds."""
+    middle = np.array([entry["median"] for entry in entries]) / unit
+    ends = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T / unit
+    axis.errorbar(x, middle, np.abs(ends - middle), marker="o", ms=4, capsize=3, lw=1.2, **style)

@@ -6,16 +6,16 @@ on them.
 
 import argparse
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
-import numpy as np
 
 from ..training.build import build_model
 from ..training.config import Config, read_preset
-from .measure import interleaved
+from .measure import draw_medians, interleaved
 from .training import COORDINATES, preset
 
 SHAPE = (32, 32, 3)
@@ -34,7 +34,7 @@ def sampler(model: Any, batch: int) -> Callable[[], Any]:
     """A call that draws `batch` images, as `model.sample` does, with a new key each time."""
     arrays, static = eqx.partition(model, eqx.is_array)
     draw = jax.jit(lambda arrays, key: eqx.combine(arrays, static).sample(key, batch))
-    keys = iter(list(jax.random.split(jax.random.key(0), 4096)) * 1000)
+    keys = cycle(list(jax.random.split(jax.random.key(0), 100)))
     return lambda: draw(arrays, next(keys))
 
 
@@ -113,12 +113,7 @@ def figure(details: dict[str, Any], path: Path) -> None:
     colours = (BLUE, "#56B4E9", "#CC79A7", "#009E73", ORANGE)
     for (name, label), colour in zip(_LABELS.items(), colours, strict=True):
         entries = [details[f"{name}_q{q}"] for q in COORDINATES]
-        middle = np.array([e["median"] for e in entries]) * 1e3
-        ends = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T * 1e3
-        axis.errorbar(
-            COORDINATES, middle, np.abs(ends - middle), color=colour, marker="o", ms=4, capsize=3,
-            lw=1.2, label=label,
-        )  # fmt: skip
+        draw_medians(axis, COORDINATES, entries, 1e-3, color=colour, label=label)
     ddpm = details["ddpm_batch100"]["median"] * 1e3
     axis.axhline(ddpm, color=GREY, ls="--", lw=1.2, label="DDPM, 1000 steps")
     axis.set_yscale("log")

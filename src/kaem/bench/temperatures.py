@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .measure import interleaved
+from .measure import draw_medians, interleaved
 from .training import preset, render, updater
 
 TEMPERATURES = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
@@ -67,19 +67,8 @@ def _figure(details: dict[str, Any], path: Path) -> None:
     axis = axes[0, 0]
     unit = details["single"]["median"]
     entries = [details[f"temperatures_{n}"] for n in TEMPERATURES]
-    middle = np.array([e["median"] for e in entries]) / unit
-    spread = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T / unit
     axis.plot([0, 20], [0, 20], color=GREY, ls=":", lw=1, label="in proportion")
-    axis.errorbar(
-        TEMPERATURES,
-        middle,
-        np.abs(spread - middle),
-        color=BLUE,
-        marker="o",
-        ms=4,
-        capsize=3,
-        label="thermodynamic",
-    )
+    draw_medians(axis, TEMPERATURES, entries, unit, color=BLUE, label="thermodynamic")
     axis.set_xlabel("power posteriors $N_t$")
     axis.set_ylabel("update time / maximum likelihood's", fontsize=9)
     axis.set_title("SVHN: medians and quartiles", fontsize=9)

@@ -22,7 +22,7 @@ from ..training.build import build_model, build_posterior
 from ..training.config import Config, read_preset
 from ..training.loop import _Dispatch, batch_indices, initial_state
 from . import plain
-from .measure import interleaved
+from .measure import draw_medians, interleaved
 
 COORDINATES = (21, 41, 61, 81, 101)
 # Importance sampling against a VAE as the paper has it: as many proposals as examples.
@@ -159,18 +159,7 @@ def _figure(details: dict[str, Any], path: Path) -> None:
     for axis, (title, lines) in zip(axes[0], _PANELS, strict=True):
         for (name, label), colour in zip(lines.items(), (BLUE, ORANGE), strict=True):
             entries = [details[f"{name}_q{q}"] for q in COORDINATES]
-            middle = np.array([e["median"] for e in entries]) * 1e3
-            ends = np.array([[e["lower_quartile"], e["upper_quartile"]] for e in entries]).T * 1e3
-            axis.errorbar(
-                COORDINATES,
-                middle,
-                np.abs(ends - middle),
-                color=colour,
-                marker="o",
-                ms=4,
-                capsize=3,
-                label=label,
-            )
+            draw_medians(axis, COORDINATES, entries, 1e-3, color=colour, label=label)
         axis.set_title(title, fontsize=9)
         axis.set_xticks(COORDINATES)
         axis.set_xlabel("latent coordinates Q")

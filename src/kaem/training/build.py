@@ -125,9 +125,13 @@ _LEARNS = {  # which of our own posteriors make sense for which model
 
 def check_posterior(model: AbstractModel, posterior: Posterior) -> None:
     """Refuse a posterior that is meant for another kind of model."""
+    ours = tuple(kind for fitting in _LEARNS.values() for kind in fitting)
     for kind, fitting in _LEARNS.items():
-        ours = any(isinstance(posterior, p) for all in _LEARNS.values() for p in all)
-        if isinstance(model, kind) and ours and not isinstance(posterior, fitting):
+        if (
+            isinstance(model, kind)
+            and isinstance(posterior, ours)
+            and not isinstance(posterior, fitting)
+        ):
             raise UserError(
                 f"a {kind.__name__} is trained with {' or '.join(p.__name__ for p in fitting)}, got "
                 f"{type(posterior).__name__}."
