@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..bench.compare import compare, markdown, write_page
     from ..serialisation import write_atomically
 
+    print(f"measuring {len(options.runs)} runs in turns; compiling first", file=sys.stderr)
     result = compare(options.runs, options.repeats, seed=options.seed)
     write_page(result, output)
     for entry in result["runs"].values():
