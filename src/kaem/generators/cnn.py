@@ -17,7 +17,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._basis import as_array, host_rng
 from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
-from .upsample import Planes, Taps, from_pixels, pixels, plain_upsample, planes, prepare, upsample
+from .upsample import (
+    Planes,
+    from_pixels,
+    pixels,
+    plain_upsample,
+    planes,
+    prepare,
+    spread,
+    spread_matrix,
+    upsample,
+)
 
 
 class CNN(AbstractGenerator):
@@ -30,7 +40,7 @@ class CNN(AbstractGenerator):
     data_shape: tuple[int, ...] = eqx.field(static=True)
     output: str = eqx.field(static=True)
     slope: float = eqx.field(static=True)  # of the LeakyReLU
-    taps: tuple[Taps, ...] | None = None  # the kernels, rearranged; None while they still change
+    taps: tuple[Array, ...] | None = None  # the kernels, rearranged; None while they change
 
     def __init__(
         self,
@@ -81,8 +91,8 @@ class CNN(AbstractGenerator):
     def prepared(self) -> Self:
         if jax.default_backend() != "cpu":
             return self
-        taps = eqx.filter_jit(lambda kernels: tuple(map(prepare, kernels)))(self.kernels)
-        return eqx.tree_at(lambda g: g.taps, self, taps, is_leaf=lambda leaf: leaf is None)
+        made = eqx.filter_jit(lambda kernels: tuple(map(spread_matrix, kernels)))(self.kernels)
+        return eqx.tree_at(lambda g: g.taps, self, made, is_leaf=lambda leaf: leaf is None)
 
     def trainable(self) -> Self:
         return eqx.tree_at(lambda g: g.taps, self, None, is_leaf=lambda leaf: leaf is None)
@@ -90,6 +100,8 @@ class CNN(AbstractGenerator):
     def decoder(self) -> Decoder:
         if jax.default_backend() != "cpu":
             return self.plain_decoder()
+        if self.taps is not None:
+            return self._layered(spread, self.taps)
         last = self._last_planes()
         height, width, _ = self.data_shape
 
@@ -121,7 +133,7 @@ class CNN(AbstractGenerator):
 
     def _last_planes(self) -> Callable[[Array], Planes]:
         """Latents to the last layer before its output activation, as planes of windows."""
-        taps = self.taps or [prepare(kernel) for kernel in self.kernels]
+        taps = [prepare(kernel) for kernel in self.kernels]
         height, width, channels = self._smallest()
 
         def last(z: Float[Array, "n ..."]) -> Planes:
@@ -135,14 +147,18 @@ class CNN(AbstractGenerator):
 
     def plain_decoder(self) -> Decoder:
         """The same through the library's convolutions: for GPUs, and the twin in tests."""
+        return self._layered(plain_upsample, self.kernels)
+
+    def _layered(self, double: Callable[..., Array], weights: tuple[Array, ...]) -> Decoder:
+        """Images layer by layer, each doubled by `double(x, weight)`."""
 
         def decode(
             z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
         ) -> Float[Array, "n H W C"]:
             x = self._project(z).reshape(-1, *self._smallest())
-            for kernel, bias in zip(self.kernels[:-1], self.biases, strict=False):
-                x = self._leaky(plain_upsample(x, kernel) + bias)
-            return self._output(plain_upsample(x, self.kernels[-1]) + self.biases[-1], noise)
+            for weight, bias in zip(weights[:-1], self.biases, strict=False):
+                x = self._leaky(double(x, weight) + bias)
+            return self._output(double(x, weights[-1]) + self.biases[-1], noise)
 
         return decode
 

@@ -16,6 +16,7 @@ $$F = F_k + \Delta\,\frac{\xi^2 + d_0\,\xi(1-\xi)}{1 + (d_0 + d_1 - 2)\,\xi(1-\x
 """
 
 from abc import abstractmethod
+from math import prod
 from typing import NamedTuple, Self
 
 import equinox as eqx
@@ -28,7 +29,7 @@ from jaxtyping import Array, Float
 # whole domain this adds less mass than float32 can resolve.
 _FLOOR = -30.0
 _SLOPES = (1e-4, 1e4)
-_CHAIN = 64  # above this many cells, bisection: long chains are slow to compile
+_CHAIN = 64  # above this many cells a search by blocks: long chains are slow to compile
 
 
 class AbstractTable(eqx.Module):
@@ -48,20 +49,41 @@ class AbstractTable(eqx.Module):
         """The z with F(z) = u; the ends of the domain at u = 0 and u = 1."""
 
 
-def _take(values: Array, index: Array) -> Array:
-    return jnp.take_along_axis(values, index, axis=-1)
+def _windows(values: Array, start: Array, size: int) -> Array:
+    """`values[start : start + size]` of each point: short contiguous reads from one flat array."""
+    family = values.shape[:-1]
+    offset = jnp.arange(prod(family), dtype=jnp.int32).reshape(*family, 1) * values.shape[-1]
+    dims = jax.lax.GatherDimensionNumbers((start.ndim,), (), (0,))
+    return jax.lax.gather(
+        values.reshape(-1),
+        (offset + start)[..., None],
+        dims,
+        (size,),
+        mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
+
+
+def _ends(values: Array, k: Array) -> tuple[Array, Array]:
+    """What a table holds at both ends of cells."""
+    pair = _windows(values, k, 2)
+    return pair[..., 0], pair[..., 1]
 
 
 def _cell_of(knots: Array, u: Array) -> Array:
-    """The cell k with knots[k] <= u < knots[k + 1], by bisection: log2(K) gathers."""
+    """The cell k with knots[k] <= u < knots[k + 1]: a block of cells, then one cell of it.
+
+    Counting is fast where gathering is slow: two counts of about sqrt(K) knots and one gather take
+    the place of log2(K) gathers.
+    """
     cells = knots.shape[-1] - 1
-    low = jnp.zeros(u.shape, jnp.int32)
-    width = 1 << (cells - 1).bit_length()
-    while width > 1:
-        width //= 2
-        middle = jnp.minimum(low + width, cells - 1)
-        low = jnp.where(_take(knots, middle) <= u, middle, low)
-    return low
+    size = 1 << (cells.bit_length() // 2)  # of a block
+
+    def last_below(values: Array) -> Array:
+        return jnp.sum(values <= u[..., None], axis=-1, dtype=jnp.int32) - 1
+
+    block = last_below(knots[..., None, :cells:size])
+    start = jnp.clip(block * size, 0, max(cells - size, 0))
+    return jnp.clip(start + last_below(_windows(knots, start, min(size, cells))), 0, cells - 1)
 
 
 class _Cell(NamedTuple):
@@ -111,8 +133,7 @@ class Table(AbstractTable):
         return self.knots.shape[-1] - 1
 
     def _cell(self, k: Array) -> _Cell:
-        ends = k, k + 1
-        return self._scaled(k, *(_take(t, i) for t in (self.knots, self.density) for i in ends))
+        return self._scaled(k, *_ends(self.knots, k), *_ends(self.density, k))
 
     def _cell_holding(self, u: Array) -> _Cell:
         """The cell of each u. Up to 64 cells a chain of selects: one fused loop, no gathers."""
@@ -194,15 +215,17 @@ class PaperTable(AbstractTable):
 
     def inverse_cdf(self, u: Float[Array, "*family n"]) -> Float[Array, "*family n"]:
         k = _cell_of(self.knots, u)
-        start, end = _take(self.knots, k), _take(self.knots, k + 1)
+        start, end = _ends(self.knots, k)
         t = jnp.clip((u - start) / jnp.maximum(end - start, 1e-30), 0, 1)
-        return (1 - t) * _take(self.nodes, k) + t * _take(self.nodes, k + 1)
+        low, high = _ends(self.nodes, k)
+        return (1 - t) * low + t * high
 
     def cdf(self, z: Float[Array, "*family n"]) -> Float[Array, "*family n"]:
         k = _cell_of(self.nodes, z)
-        start, end = _take(self.nodes, k), _take(self.nodes, k + 1)
+        start, end = _ends(self.nodes, k)
         t = jnp.clip((z - start) / (end - start), 0, 1)
-        return (1 - t) * _take(self.knots, k) + t * _take(self.knots, k + 1)
+        low, high = _ends(self.knots, k)
+        return (1 - t) * low + t * high
 
 
 def gauss_legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
