@@ -26,6 +26,8 @@ def _isolated(monkeypatch, tmp_path):
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
+# Two workers share the cores: products of NumPy on two threads each would wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Many tests compile the same small models: each is compiled once for each run of the suite, which
 # the workers share through a folder that goes with it.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -12,7 +12,15 @@ from safetensors.numpy import save_file
 
 from kaem import CNN, KAEM, MixturePrior, UserError, load
 from kaem.bench.training import flops_of_decoder
-from kaem.generators.upsample import from_pixels, pixels, plain_upsample, prepare, upsample
+from kaem.generators.upsample import (
+    from_pixels,
+    pixels,
+    plain_upsample,
+    prepare,
+    spread,
+    spread_matrix,
+    upsample,
+)
 
 TABLES = {  # data shape, widths, parameters counted from the paper's tables
     "svhn": ((32, 32, 3), (128, 64, 32), 469_731),
@@ -54,6 +62,7 @@ def test_upsample_equals_its_plain_twin_with_all_gradients(shape):
     np.testing.assert_allclose(made, expected, atol=3e-5)
     for got, want in zip(pull(weight), plain_pull(weight), strict=True):
         np.testing.assert_allclose(got, want, atol=2e-4)
+    np.testing.assert_allclose(spread(x, spread_matrix(kernel)), expected, atol=3e-5)
 
 
 def test_upsample_is_the_definition_of_a_transposed_convolution():
@@ -89,10 +98,15 @@ def test_residuals_are_data_minus_images_for_every_chain(shape):
         made = generator.plain_decoder()(z).reshape(2, *x.shape)
         return jnp.sum((x - made) ** 2, axis=(2, 3, 4)).ravel()
 
-    np.testing.assert_allclose(squares(z), plain(z), rtol=1e-5)
-    np.testing.assert_allclose(generator.decoder()(z), generator.plain_decoder()(z), atol=1e-6)
-    got, want = (jax.grad(lambda z, f=f: jnp.sum(f(z)))(z) for f in (squares, plain))
-    np.testing.assert_allclose(got, want, atol=1e-4)
+    def both(f):
+        """Values, and the gradient of their sum."""
+        return jax.jit(lambda z: (f(z), jax.grad(lambda z: jnp.sum(f(z)))(z)))(z)
+
+    (got, slope), (want, its_slope) = both(squares), both(plain)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    np.testing.assert_allclose(slope, its_slope, atol=1e-4)
+    made, expected = jax.jit(lambda z: (generator.decoder()(z), generator.plain_decoder()(z)))(z)
+    np.testing.assert_allclose(made, expected, atol=1e-6)
 
 
 def test_noise_enters_before_the_output_activation():

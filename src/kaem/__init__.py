@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .errors import UserError as UserError
     from .generators import CNN as CNN
     from .generators import KAN as KAN
+    from .metrics import log_likelihood as log_likelihood
     from .model import KAEM as KAEM
     from .posterior import ImportanceSampling as ImportanceSampling
     from .posterior import Langevin as Langevin
@@ -46,6 +47,7 @@ _PUBLIC = {
     "VAE": "baselines",
     "fit": "training",
     "load": "serialisation",
+    "log_likelihood": "metrics",
 }
 
 __all__ = [*_PUBLIC, "__version__"]

@@ -79,7 +79,6 @@ def _logging(config: Any) -> Any:
 def _entry(run: Run, model: Any) -> dict[str, Any]:
     record, history = run.record(), run.history()
     last = history[-1] if history else {}
-    metrics = run.path / "metrics.json"
     return {
         "model": type(model).__name__,
         "what": record["what"],
@@ -88,7 +87,7 @@ def _entry(run: Run, model: Any) -> dict[str, Any]:
         "updates": last.get("step", 0),
         "training_seconds": last.get("seconds"),
         "training": {k: v for k, v in last.items() if k not in ("step", "seconds")},
-        "metrics": read_json(metrics) if metrics.is_file() else {},
+        "metrics": read_json(run.metrics_file) if run.metrics_file.is_file() else {},
     }
 
 
@@ -146,11 +145,27 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
         values = [e["training"].get(name) for e in entries]
         if any(v is not None for v in values):
             made.append([label, *("" if v is None else f"{v:,.4g}" for v in values)])
-    scores = sorted({name for e in entries for name in e["metrics"].get("results", {})})
-    for name in scores:
-        values = [e["metrics"].get("results", {}).get(name) for e in entries]
-        made.append([name, *("" if v is None else f"{v:,.5g}" for v in values)])
+    found = [e["metrics"].get("details", {}) for e in entries]
+    for name in dict.fromkeys(name for details in found for name in details):
+        scores = [details.get(name, {}) for details in found]
+        kinds = {_circumstances(score) for score in scores if score.get("value") is not None}
+        label = name if len(kinds) < 2 else f"{name} (not comparable: computed differently)"
+        made.append([label, *map(_score, scores)])
     return made
+
+
+def _score(entry: dict[str, Any]) -> str:
+    if entry.get("value") is None:
+        return ""
+    error = f" ± {entry['error']:.2g}" if entry.get("error") is not None else ""
+    return f"{entry['value']:,.5g}{error}"
+
+
+def _circumstances(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """What must be the same for two scores to be compared."""
+    sets = [entry.get(name, {}) for name in ("reference", "examples")]
+    count = entry.get("generated", {}).get("n")
+    return (entry.get("extractor"), count, *(s.get("sha256") for s in sets))
 
 
 def markdown(result: dict[str, Any]) -> str:

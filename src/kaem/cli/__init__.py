@@ -17,6 +17,7 @@ from ..errors import UserError
 VERBS = {
     "train": "train a preset, or a model of your own data",
     "sample": "draw samples from a trained run",
+    "evaluate": "measure a run or two sets of images: FID, KID, log p(x), diagnostics",
     "plot": "draw figures: densities, training",
     "compare": "put runs side by side: samples, metrics, costs",
     "info": "versions and devices, or what a run is",

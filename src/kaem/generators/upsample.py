@@ -66,11 +66,9 @@ def spread(x: Float[Array, "B H W I"], matrix: Float[Array, "I 16O"]) -> Float[A
     """The transposed convolution as one product and four overlapping sums."""
     batch, height, width, inputs = x.shape
     given = (x.reshape(-1, inputs) @ matrix).reshape(batch, height, width, 2, 2, -1)
-    windows = sum(
-        jnp.pad(given[:, :, :, i, j], ((0, 0), (1 - i, i), (1 - j, j), (0, 0)))
-        for i in (0, 1)
-        for j in (0, 1)
-    )
+    windows = jnp.zeros((batch, height + 1, width + 1, given.shape[-1]), x.dtype)
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        windows += jnp.pad(given[:, :, :, i, j], ((0, 0), (1 - i, i), (1 - j, j), (0, 0)))
     split = windows.reshape(batch, height + 1, width + 1, 2, 2, -1).transpose(0, 1, 3, 2, 4, 5)
     return split.reshape(batch, 2 * height + 2, 2 * width + 2, -1)[:, 1:-1, 1:-1]
 

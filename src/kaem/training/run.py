@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from ..data import load as load_data
+from ..data.arrays import Split
 from ..errors import UserError
 from ..model import KAEM
 from ..serialisation import save, write_atomically
@@ -58,6 +59,10 @@ class Run:
     @property
     def figures(self) -> Path:
         return self.path / "figures"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.json"
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> "Run":
@@ -104,6 +109,16 @@ def training_data(config: Config) -> np.ndarray:
         output="sigmoid" if config.model.kind == "ddpm" else config.generator.output,
     )
     return x
+
+
+def evaluation_data(
+    config: Config, source: str | None, split: Split, limit: int | None = None
+) -> np.ndarray:
+    """What a trained model is compared with: its own data or `source`, read in the same way."""
+    d = config.data
+    name, key = (d.name, d.key) if source is None else (source, None)
+    least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
+    return load_data(name, key, split, size=d.size, channels=d.channels, limit=least, mixed=d.mixed)
 
 
 def refuse_existing(path: Path) -> None:

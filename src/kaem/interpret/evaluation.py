@@ -1,0 +1,75 @@
+"""Figures of an evaluation: extrapolations, log-likelihoods, and what the posterior says."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .figures import BLUE, GREY, ORANGE, _figure, save_figure
+
+
+def extrapolations(details: dict[str, Any], path: Path) -> bool:
+    """Distances over 1/N, the fitted curve, and its limit with its interval; False if there are none."""
+    names = [
+        name for name in ("fid_infinity", "kid_infinity") if details.get(name, {}).get("sizes")
+    ]
+    if not names:
+        return False
+    made, axes = _figure(3.6 * len(names), 3.0, columns=len(names))
+    for axis, name in zip(axes[0], names, strict=True):
+        entry = details[name]
+        sizes = np.array(entry["sizes"])
+        axis.plot(1 / sizes, entry["values"], "o", ms=4, color=BLUE, label="subsets of N samples")
+        x = np.linspace(0, 1 / sizes[0], 200)
+        axis.plot(x, np.polynomial.polynomial.polyval(x, entry["coefficients"]), color=GREY, lw=1)
+        low, high = entry["interval"]
+        axis.errorbar(
+            0, entry["value"], [[entry["value"] - low], [high - entry["value"]]],
+            fmt="s", ms=5, capsize=4, color=ORANGE, label="limit, 95 % interval",
+        )  # fmt: skip
+        label = name.split("_")[0].upper()
+        axis.set_xlabel("1/N")
+        axis.set_ylabel(label)
+        axis.set_title(
+            f"{label} at infinity: {entry['value']:.4g} ± {entry['error']:.2g}", fontsize=9
+        )
+        axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+        axis.grid(alpha=0.25, lw=0.5)
+        axis.legend(frameon=False, fontsize=7)
+    save_figure(made, path)
+    return True
+
+
+def likelihoods(values: np.ndarray, method: str, path: Path) -> None:
+    """The log-likelihoods of all examples."""
+    made, axes = _figure(4.2, 2.8)
+    axis = axes[0, 0]
+    axis.hist(values, bins=min(40, max(5, len(values) // 4)), color=BLUE)
+    axis.axvline(float(np.mean(values)), color=ORANGE, lw=1.5, label=f"mean {np.mean(values):,.1f}")
+    axis.set_xlabel("log p(x), nats")
+    axis.set_ylabel("examples")
+    axis.set_title(f"Log-likelihood of {len(values)} examples by {method}", fontsize=9)
+    axis.legend(frameon=False, fontsize=8)
+    save_figure(made, path)
+
+
+def latents(found: dict[str, Any], path: Path) -> None:
+    """For each latent, what the data say about it, and how far its aggregated posterior is from the prior."""
+    information, mismatch = (np.ravel(found[name]) for name in ("information", "mismatch"))
+    errors = np.ravel(found["mismatch_error"])
+    order = np.argsort(-information)
+    place = np.arange(1, len(order) + 1)
+    made, axes = _figure(5.2, 3.0)
+    axis = axes[0, 0]
+    axis.plot(place, information[order], "o", ms=3, color=BLUE, label="information: mean KL(p(z|x) || p(z))")  # fmt: skip
+    axis.errorbar(
+        place, mismatch[order], errors[order],
+        fmt="s", ms=3, lw=0.8, color=ORANGE, label="mismatch: KL(mean p(z|x) || p(z))",
+    )  # fmt: skip
+    axis.axhline(0.1, color=GREY, ls="--", lw=0.8, label="active above 0.1 nats")
+    axis.set_xlabel("latents, by information")
+    axis.set_ylabel("nats")
+    axis.set_title(f"{found['active_coordinates']} of {len(order)} latents are active", fontsize=9)
+    axis.grid(alpha=0.25, lw=0.5)
+    axis.legend(frameon=False, fontsize=7)
+    save_figure(made, path)

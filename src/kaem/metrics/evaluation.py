@@ -1,0 +1,238 @@
+"""What `kaem evaluate` does: every number with all that is needed to repeat it, or refuse it.
+
+A metric is an entry of `details` with its value, its error where it has one, and what it was
+computed from: extractor, hash of its weights, numbers of samples, hashes of both sets, seeds,
+effort, versions. `results` is the same without the circumstances, one number for each name.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..errors import UserError
+from ..interpret.figures import is_image
+from ..model import AbstractModel
+from .diagnostics import posterior_diagnostics
+from .features import Extractor, checked_pair, extract
+from .frechet import frechet_distance, statistics
+from .infinity import Extrapolation, fid_infinity, kid_infinity
+from .kid import kid as kernel_distance
+from .likelihood import Method, log_likelihood, resolved
+from .proxies import ProxyFeatures, precision_recall
+
+Report = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Entry = dict[str, Any]
+_CHUNK = 1000  # samples drawn at once, as `kaem sample` does: one seed makes the same ones
+_SUBSET = 1000  # of KID, as is customary
+_PAIRWISE = 20_000  # of each set, for what compares all pairs
+
+
+def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None) -> np.ndarray:
+    """`n` samples: images as bytes, as they would be saved, other data as it is."""
+    chunk = min(n, _CHUNK)
+    draw = eqx.filter_jit(lambda model, key: model.sample(key, chunk))
+    keys = jax.random.split(jax.random.key(seed), -(-n // chunk))
+    bytes_ = is_image(model.data_shape) and model.output == "sigmoid"
+    found = []
+    for i, key in enumerate(keys):
+        x = np.asarray(draw(model, key))
+        found.append((x * 255 + 0.5).astype(np.uint8) if bytes_ else x)
+        if report:
+            report("samples", min((i + 1) * chunk, n), n)
+    return np.concatenate(found)[:n]
+
+
+def digest(x: np.ndarray) -> str:
+    """Of an array's content."""
+    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
+
+
+def distances(
+    real: np.ndarray,
+    fake: np.ndarray,
+    *,
+    fid: bool = False,
+    kid: bool = False,
+    proxy: bool = False,
+    extractor: Extractor | None = None,
+    sizes: Sequence[int] | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+    report: Report | None = None,
+) -> dict[str, Entry]:
+    """FID, KID and proxies of two sets of images, or of rows [n, D].
+
+    FID and KID want an extractor; without one, `real` and `fake` are the features themselves.
+    """
+    about = {
+        "reference": {"n": len(real), "sha256": digest(real)},
+        "generated": {"n": len(fake), "sha256": digest(fake)},
+        "seed": seed,
+    }
+    found: dict[str, Entry] = {}
+    if proxy:
+        if real.shape[1:] != fake.shape[1:]:
+            raise UserError(
+                f"the two sets hold samples of shapes {real.shape[1:]} and {fake.shape[1:]}, expected "
+                "the same; resize one of them, or both with --size N."
+            )
+        _same_scale(real, fake)
+        features = ProxyFeatures.fit(real)
+        a, b = features(real), features(fake)
+        circumstances = about | {"extractor": "proxy: random filters and PCA of the reference"}
+        value = frechet_distance(statistics(a), statistics(b))
+        found["proxy"] = {"value": value} | circumstances
+        found |= _coverage("proxy_", a, b, circumstances)
+    if not (fid or kid):
+        return found
+    a, b, circumstances = real, fake, about | {"extractor": "given features"}
+    if extractor is not None:
+        pair = checked_pair(real, fake, ("the reference", "the generated set"))
+        a, b = (
+            extract(
+                x,
+                extractor,
+                cache=cache,
+                progress=report and (lambda done, of, name=name: report(name, done, of)),
+            )
+            for name, x in zip(("features, real", "features, generated"), pair, strict=True)
+        )
+        circumstances = about | {"extractor": extractor.name, "weights_sha256": extractor.sha256}
+    if fid:
+        reference = statistics(a)
+        found["fid"] = {"value": frechet_distance(reference, statistics(b))} | circumstances
+        found["fid_infinity"] = (
+            _limit(lambda: fid_infinity(reference, b, sizes=sizes, seed=seed), sizes)
+            | circumstances
+        )
+        found |= _coverage("inception_" if extractor else "", a, b, circumstances)
+    if kid:
+        a, b = a[:_PAIRWISE], b[:_PAIRWISE]
+        size = min(_SUBSET, len(a), len(b))
+        used = circumstances | {"pairs_of_the_first": _PAIRWISE}
+        value, error = kernel_distance(a, b, subset_size=size, seed=seed)
+        found["kid"] = {"value": value, "error": error, "subset_size": size} | used
+        found["kid_infinity"] = (
+            _limit(lambda: kid_infinity(a, b, sizes=sizes, seed=seed), sizes) | used
+        )
+    return found
+
+
+def _same_scale(real: np.ndarray, fake: np.ndarray) -> None:
+    """Raise if one set is in [0, 1], or bytes, and the other is neither."""
+    tops = [float(np.max(x)) / (255 if x.dtype == np.uint8 else 1) for x in (real, fake)]
+    bytes_ = [x.dtype == np.uint8 for x in (real, fake)]
+    if (any(bytes_) and max(tops) > 1) or (all(bytes_) and min(tops) <= 1 / 255 < max(tops)):
+        raise UserError(
+            f"the two sets are scaled differently: the largest value of the first is "
+            f"{np.max(real):.4g} ({real.dtype}), that of the second {np.max(fake):.4g} "
+            f"({fake.dtype}). Give both as bytes from 0 to 255, or both as floats in [0, 1]."
+        )
+
+
+def _coverage(prefix: str, a: np.ndarray, b: np.ndarray, circumstances: Entry) -> dict[str, Entry]:
+    both = precision_recall(a[:_PAIRWISE], b[:_PAIRWISE])._asdict()
+    more = circumstances | {"k": 3, "pairs_of_the_first": _PAIRWISE}
+    return {f"{prefix}{name}": {"value": value} | more for name, value in both.items()}
+
+
+def _limit(extrapolate: Callable[[], Extrapolation], sizes: Sequence[int] | None) -> Entry:
+    """The extrapolation; where nobody asked for sizes and samples are too few, why there is none."""
+    try:
+        return extrapolate()._asdict()
+    except UserError as error:
+        if sizes is not None:
+            raise
+        return {"value": None, "why": str(error)}
+
+
+def likelihood(
+    model: AbstractModel,
+    x: np.ndarray,
+    method: Method,
+    *,
+    seed: int = 0,
+    report: Report | None = None,
+    **effort: int | None,
+) -> tuple[dict[str, Entry], np.ndarray]:
+    """log p(x) and bits per dimension, and the values of all examples."""
+    spent = resolved(model, method, **effort)
+    found = log_likelihood(
+        model,  # type: ignore[arg-type]
+        x,
+        method=method,
+        key=jax.random.key(seed),
+        progress=report and (lambda done, of: report("log p(x)", done, of)),
+        **effort,
+    )
+    about: Entry = {
+        "method": method,
+        "effort": spent._asdict(),
+        "examples": {"n": len(x), "sha256": digest(x)},
+        "seed": seed,
+        "least_effective_samples": float(found.effective_samples.min()),
+    }
+    nats = {
+        "value": found.mean,
+        "error": found.mean_error,
+        "error_of_examples": found.examples_error,
+        "error_of_monte_carlo": found.monte_carlo_error,
+    }
+    scale = 1 / (np.log(2) * found.dimensions)
+    bits = {"value": found.bits_per_dimension, "error": found.mean_error * scale}
+    if not isfinite(found.monte_carlo_error):
+        remedy = "ais or steppingstone" if method == "importance" else "more chains or temperatures"
+        about["why"] = (
+            "for some examples too few samples carry the weight for an error to mean anything: the "
+            f"value is a lower bound. Try {remedy}."
+        )
+    return {
+        f"log_marginal_{method}": _finite(nats) | about,
+        f"bits_per_dimension_{method}": _finite(bits) | about,
+    }, found.value
+
+
+def _finite(entry: Entry) -> Entry:
+    """JSON has no infinity: what is not finite is null."""
+    return {name: value if isfinite(value) else None for name, value in entry.items()}
+
+
+def posterior(
+    model: AbstractModel, x: np.ndarray, *, seed: int = 0, **settings: Any
+) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """How chains mix on the posteriors of examples, what the latents say, and where the prior is off."""
+    settings = {"chains": 4, "steps": 200, "bins": 16} | settings
+    found = posterior_diagnostics(model, x, key=jax.random.key(seed), **settings)  # type: ignore[arg-type]
+    about = {"examples": {"n": len(x), "sha256": digest(x)}, "seed": seed, "effort": settings}
+    values: dict[str, Entry] = {
+        "chain_ess": {"value": float(np.median(found["ess"]))},
+        "r_hat": {"value": float(np.max(found["r_hat"]))},
+        "acceptance": {"value": float(np.mean(found["acceptance"]))},
+        "active_latents": {"value": found["active_coordinates"]},
+    }
+    for name in ("information", "mismatch"):  # of all latents together
+        error = float(np.sqrt(np.sum(np.square(found[f"{name}_error"]))))
+        values[name] = _finite({"value": float(np.sum(found[name])), "error": error})
+    return {name: entry | about for name, entry in values.items()}, found
+
+
+def flat(details: dict[str, Entry]) -> dict[str, float]:
+    """One number for each name; errors under the name with `_error`."""
+    found = {}
+    for name, entry in details.items():
+        if entry["value"] is not None:
+            found[name] = entry["value"]
+            if entry.get("error") is not None:
+                found[f"{name}_error"] = entry["error"]
+    return found
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("kaem", "jax", "jaxlib", "numpy", "scipy")}

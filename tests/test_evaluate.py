@@ -1,0 +1,156 @@
+"""`kaem evaluate`, the way a user meets it: numbers, records, figures and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kaem.cli import main
+from kaem.metrics.frechet import Statistics, frechet_distance, statistics
+
+SETTINGS = [
+    "data.limit=300",
+    "prior.latents=1",
+    "posterior.samples=32",
+    "training.batch_size=50",
+    "generator.depth=1",
+    "prior.grid_size=5",
+    "generator.grid_size=5",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluate") / "run"
+    sets = [part for s in SETTINGS for part in ("--set", s)]
+    assert main(["train", "quickstart", "--out", str(out), "--steps", "20", *sets]) == 0
+    return out
+
+
+def evaluated(capsys, *arguments):
+    assert main(["evaluate", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments):
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_and_keeps_what_was_found(trained, capsys):
+    first = evaluated(capsys, trained, "--samples", "300")
+    assert set(first["results"]) == {"proxy", "proxy_precision", "proxy_recall"}
+    assert first["results"]["proxy"] > 0
+    entry = first["details"]["proxy"]
+    assert entry["reference"]["n"] == entry["generated"]["n"] == 300
+    assert entry["reference"]["source"] == "mnist5k"
+    again = evaluated(capsys, trained, "--samples", "300")
+    assert again["details"] == first["details"]  # everything that is needed to repeat it
+    more = evaluated(
+        capsys, trained, "--likelihood", "importance", "--proposals", "2048", "--examples", "12"
+    )
+    kept = json.loads((trained / "metrics.json").read_text())
+    assert kept["results"].keys() == first["results"].keys() | more["results"].keys()
+    assert kept["details"]["proxy"] == first["details"]["proxy"]
+    bits, nats = (
+        more["results"][f"{name}_importance"] for name in ("bits_per_dimension", "log_marginal")
+    )
+    assert bits == pytest.approx(8 - nats / 784 / np.log(2))
+    entry = more["details"]["log_marginal_importance"]
+    assert entry["examples"]["split"] == "train"  # the digits have no test set
+    assert entry["effort"]["samples"] == 2048
+    assert (trained / "figures" / "likelihood.png").stat().st_size > 3000
+
+
+def test_chains_and_latents_are_diagnosed(trained, capsys):
+    found = evaluated(capsys, trained, "--posterior", "--examples", "8", "--steps", "60")["results"]
+    assert found["r_hat"] >= 1
+    assert 0 < found["acceptance"] <= 1
+    assert 0 <= found["active_latents"] <= 3
+    assert (trained / "figures" / "latents.png").stat().st_size > 3000
+
+
+def test_two_sets_of_images(tmp_path, capsys):
+    """A folder against an array; the same set is at distance zero, and noise is far."""
+    rng = np.random.default_rng(0)
+    smooth = np.repeat(np.repeat(rng.integers(0, 256, (250, 4, 4, 1)), 4, 1), 4, 2).astype(np.uint8)
+    noise = rng.integers(0, 256, smooth.shape).astype(np.uint8)
+    folder = tmp_path / "real"
+    folder.mkdir()
+    for i, image in enumerate(smooth):
+        Image.fromarray(image[..., 0]).save(folder / f"{i:03}.png")
+    np.save(tmp_path / "same.npy", smooth)
+    np.save(tmp_path / "noise.npy", noise)
+    same = evaluated(capsys, folder, tmp_path / "same.npy")["results"]
+    assert same["proxy"] == pytest.approx(0, abs=1e-6)
+    assert same["proxy_precision"] == same["proxy_recall"] == 1
+    out = tmp_path / "found.json"
+    far = evaluated(capsys, folder, tmp_path / "noise.npy", "-o", out)
+    assert far["results"]["proxy"] > 1e-2
+    assert far["results"]["proxy_recall"] < 0.05  # noise lies at the centre of all, and is alike
+    assert json.loads(out.read_text())["results"] == far["results"]
+
+
+def test_saved_features_take_the_place_of_images(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(600, 8)), rng.normal(0.5, 1, (600, 8))
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    found = evaluated(capsys, tmp_path / "a.npy", tmp_path / "b.npy", "--fid", "--kid")
+    a, b = (x.astype(np.float32) for x in (a, b))
+    expected = frechet_distance(statistics(a), statistics(b))
+    assert found["results"]["fid"] == pytest.approx(expected, rel=1e-9)
+    low, high = found["details"]["fid_infinity"]["interval"]
+    truth = frechet_distance(statistics(a), Statistics(10**9, np.full(8, 0.5), np.eye(8)))
+    assert low < truth < high
+    assert found["results"]["kid"] > 5 * found["results"]["kid_error"]
+    assert found["details"]["fid"]["extractor"] == "given features"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["RUN", "--fid"], "grey"),
+        (["RUN", "--samples", "0"], "--samples must be at least 1"),
+        (["RUN", "-o", "x.json"], "REAL and FAKE"),
+        (["RUN", "--sizes", "100,200"], "for --fid and --kid"),
+        (["RUN", "--likelihood", "importance", "--temperatures", "5"], "no temperatures"),
+        (["RUN", "--likelihood", "ais", "--proposals", "1"], "at least 2"),
+        (["RUN", "--posterior", "--examples", "1"], "2 examples"),
+        (["RUN", "--posterior", "--likelihood", "ais", "--data", "A"], "shape"),
+        (["PHOTOS", "PHOTOS", "--kid", "--weights", "A"], "A.npy"),
+        (["PHOTOS", "PHOTOS", "--fid", "--weights", "nowhere.pt"], "no Inception weights at nowhere.pt"),
+        (["PHOTOS", "DARK"], "scaled differently"),
+        (["A", "B", "--likelihood", "ais"], "needs a model"),
+        (["A", "B", "C"], "got 3 paths"),
+        (["A", "B", "--fid", "--sizes", "2,x"], "whole numbers"),
+        (["A", "B", "--fid", "--sizes", "100,200,300,400,5000"], "5000"),
+        (["A", "B", "--fid", "-o", "x.csv"], ".json"),
+        (["A", "NAN", "--fid"], "NaN or infinite"),
+        (["A", "WIDE", "--fid"], "8"),
+        (["nowhere", "--fid"], "not a run folder"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_the_remedy(trained, tmp_path, capsys, arguments, message):
+    rng = np.random.default_rng(0)
+    sets = {"A": rng.normal(size=(600, 8)), "B": rng.normal(size=(600, 8)), "C": np.zeros((3, 8))}
+    sets["NAN"] = np.where(np.arange(600)[:, None] == 7, np.nan, sets["B"])
+    sets["PHOTOS"] = rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    sets["DARK"] = (sets["PHOTOS"] / 255).round().astype(np.uint8)
+    sets["WIDE"] = rng.normal(size=(600, 9))
+    for name, x in sets.items():
+        np.save(tmp_path / f"{name}.npy", x)
+    places = {name: str(tmp_path / f"{name}.npy") for name in sets} | {"RUN": str(trained)}
+    before = (trained / "metrics.json").read_bytes() if (trained / "metrics.json").exists() else b""
+    assert message in refused(capsys, *(places.get(a, a) for a in arguments))
+    after = (trained / "metrics.json").read_bytes() if (trained / "metrics.json").exists() else b""
+    assert before == after
+
+
+def test_a_new_model_forgets_what_the_old_one_was_found_to_do(trained, tmp_path, capsys):
+    metrics = trained / "metrics.json"
+    stale = {"details": {"fid": {"value": 1.0, "model_sha256": "of another model"}}}
+    metrics.write_text(json.dumps(stale))
+    evaluated(capsys, trained, "--samples", "100")
+    assert "fid" not in json.loads(metrics.read_text())["results"]
