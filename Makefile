@@ -22,7 +22,7 @@ demo: $(STAMP)
 	@echo "Open $(DEMO)/report.html, $(DEMO)/figures/samples.png and $(DEMO)/figures/densities.png"
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

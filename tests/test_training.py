@@ -320,7 +320,7 @@ def command(out, *extra):
     return [sys.executable, "-c", KILLED, "train", "quickstart", "--out", str(out), *sets, *extra]
 
 
-@pytest.mark.parametrize("kills", [[0.3], [1.1, 0.4]])
+@pytest.mark.parametrize("kills", [[0.3], pytest.param([1.1, 0.4], marks=pytest.mark.slow)])
 def test_sigkill_at_any_moment_then_resume_is_byte_identical(tmp_path, kills):
     """Kill -9 some seconds into training, resume, and compare the file with an unkilled run's."""
     subprocess.run(command(tmp_path / "whole", "--steps", "120"), check=True, capture_output=True)
