@@ -28,7 +28,7 @@ PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_v
 
 def by_kaem(images, extractor):
     from kaem.metrics.frechet import frechet_distance, statistics
-    from kaem.metrics.kid import mmd
+    from kaem.metrics.kernel import mmd
 
     real, fake = (extract(images[side], extractor) for side in ("real", "fake"))
     fid = frechet_distance(statistics(real), statistics(fake))

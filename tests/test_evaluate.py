@@ -60,7 +60,7 @@ def test_a_run_is_evaluated_and_keeps_what_was_found(trained, capsys):
     entry = more["details"]["log_marginal_importance"]
     assert entry["examples"]["split"] == "train"  # the digits have no test set
     assert entry["effort"]["samples"] == 2048
-    assert (trained / "figures" / "likelihood.png").stat().st_size > 3000
+    assert (trained / "figures" / "likelihood-importance.png").stat().st_size > 3000
 
 
 def test_chains_and_latents_are_diagnosed(trained, capsys):
@@ -122,6 +122,11 @@ def test_saved_features_take_the_place_of_images(tmp_path, capsys):
         (["PHOTOS", "PHOTOS", "--kid", "--weights", "A"], "A.npy"),
         (["PHOTOS", "PHOTOS", "--fid", "--weights", "nowhere.pt"], "no Inception weights at nowhere.pt"),
         (["PHOTOS", "DARK"], "scaled differently"),
+        (["PHOTOS", "SIGNED"], "(x + 1) / 2"),
+        (["PHOTOS", "GREY"], "grey with grey"),
+        (["RUN", "RUN"], "is a run"),
+        (["RUN", "--data", "A"], "compare with data of the kind"),
+        (["A", "B", "-o", "no/such/folder/x.json"], "no folder"),
         (["A", "B", "--likelihood", "ais"], "needs a model"),
         (["A", "B", "C"], "got 3 paths"),
         (["A", "B", "--fid", "--sizes", "2,x"], "whole numbers"),
@@ -138,6 +143,8 @@ def test_bad_input_is_refused_with_the_remedy(trained, tmp_path, capsys, argumen
     sets["NAN"] = np.where(np.arange(600)[:, None] == 7, np.nan, sets["B"])
     sets["PHOTOS"] = rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
     sets["DARK"] = (sets["PHOTOS"] / 255).round().astype(np.uint8)
+    sets["SIGNED"] = rng.uniform(-1, 1, (20, 8, 8, 3))
+    sets["GREY"] = sets["PHOTOS"][..., :1]
     sets["WIDE"] = rng.normal(size=(600, 9))
     for name, x in sets.items():
         np.save(tmp_path / f"{name}.npy", x)
@@ -146,6 +153,15 @@ def test_bad_input_is_refused_with_the_remedy(trained, tmp_path, capsys, argumen
     assert message in refused(capsys, *(places.get(a, a) for a in arguments))
     after = (trained / "metrics.json").read_bytes() if (trained / "metrics.json").exists() else b""
     assert before == after
+
+
+def test_damaged_metrics_are_noticed_before_any_work(trained, capsys):
+    metrics = trained / "metrics.json"
+    before = metrics.read_bytes() if metrics.exists() else b"{}"
+    metrics.write_text('{"details": []}')
+    assert "move it away" in refused(capsys, trained)
+    assert metrics.read_text() == '{"details": []}'
+    metrics.write_bytes(before)
 
 
 def test_a_new_model_forgets_what_the_old_one_was_found_to_do(trained, tmp_path, capsys):

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from kaem.errors import UserError
 from kaem.metrics.frechet import Statistics, factor, frechet_distance, statistics
 from kaem.metrics.infinity import default_sizes, fid_infinity, influence, kid_infinity
-from kaem.metrics.kid import kid, mmd
+from kaem.metrics.kernel import kid, mmd
 from kaem.metrics.proxies import ProxyFeatures, precision_recall, proxy_distance
 
 
@@ -95,7 +95,7 @@ TRUTH = (P - Q) @ CUBIC @ (P - Q)  # MMD^2 between the two distributions on thre
 
 
 def test_mmd_is_the_double_sum(monkeypatch):
-    monkeypatch.setattr("kaem.metrics.kid._BLOCK", 4)
+    monkeypatch.setattr("kaem.metrics.kernel._BLOCK", 4)
     rng = np.random.default_rng(4)
     a, b = rng.normal(size=(11, 5)), rng.normal(size=(9, 5)) + 0.3
 

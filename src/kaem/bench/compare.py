@@ -158,7 +158,8 @@ def _score(entry: dict[str, Any]) -> str:
     if entry.get("value") is None:
         return ""
     error = f" ± {entry['error']:.2g}" if entry.get("error") is not None else ""
-    return f"{entry['value']:,.5g}{error}"
+    note = " (not to be trusted: see details)" if "why" in entry else ""
+    return f"{entry['value']:,.5g}{error}{note}"
 
 
 def _circumstances(entry: dict[str, Any]) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="of chains")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--size", type=int, metavar="N", help="crop and resize REAL and FAKE first")
-    parser.add_argument("-o", "--output", metavar="FILE", help="metrics.json of REAL and FAKE")
+    parser.add_argument("-o", "--output", metavar="FILE", help=".json for REAL and FAKE")
 
 
 def _sizes(text: str | None) -> list[int] | None:
@@ -93,6 +93,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     try:
         details, files = (_pair if len(options.what) == 2 else _run)(options, sizes)
     except UserError:
+        raise
+    except KeyboardInterrupt:
+        print(
+            "features that are done are kept: the same command goes on from there", file=sys.stderr
+        )
         raise
     except ValueError as error:  # what Python callers get for numbers that do not fit
         raise UserError(str(error)) from error
@@ -170,14 +175,29 @@ def _distances(options: argparse.Namespace, sizes: Any, real: Any, fake: Any, **
 
 def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[str]]:
     from ..data import load
+    from ..interpret import evaluation as figures
     from ..metrics.evaluation import flat
     from ..serialisation import write_atomically
 
+    for source in options.what:
+        if (Path(source) / "config.json").is_file():
+            raise UserError(
+                f"{source} is a run, not a set of images. Evaluate runs one by one, put them side by side "
+                "with `kaem compare`, or draw from one with `kaem sample RUN -o FILE.npz`."
+            )
+    if options.output and not Path(options.output).absolute().parent.is_dir():
+        raise UserError(
+            f"there is no folder for {options.output}; make it, or choose another file."
+        )
     split: Any = options.split or "train"
-    real, fake = (
-        load(source, split=split, size=options.size, mixed=options.size is not None)
-        for source in options.what
-    )
+    try:
+        real, fake = (
+            load(source, split=split, size=options.size, mixed=options.size is not None)
+            for source in options.what
+        )
+    except UserError as error:  # settings of a run are options here
+        message = str(error).replace("--set data.size=N --set data.mixed=true", "--size N")
+        raise UserError(message.replace("--set data.size=none", "no --size")) from error
     features = real.ndim == 2 and fake.ndim == 2
     details = _distances(
         options,
@@ -194,7 +214,9 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
         return details, []
     content = {"results": flat(details), "details": details}
     write_atomically(Path(options.output), json.dumps(content, indent=2).encode())
-    return details, [options.output]
+    beside = Path(options.output).with_suffix(".png")
+    drawn = figures.extrapolations(details, beside)
+    return details, [options.output, *([str(beside)] if drawn else [])]
 
 
 def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[str]]:
@@ -203,11 +225,12 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     from ..metrics import evaluation
     from ..metrics.diagnostics import comparable
     from ..metrics.likelihood import resolved
-    from ..serialisation import load
+    from ..serialisation import load, write_atomically
     from ..training.run import Run, evaluation_data
 
     this = Run.open(options.what[0])
     model, config, report = load(this.path), this.config(), _Report()
+    known = _known(this.metrics_file)
     effort = {
         "samples": options.proposals,
         "temperatures": options.temperatures,
@@ -234,11 +257,20 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         for name, entry in details.items():
             facts = {"model_sha256": model_sha256, "versions": evaluation.versions()}
             everything[name] = entry | facts | {set_: entry[set_] | source}
-        _merge(this.metrics_file, everything, model_sha256)
+        kept = {n: e for n, e in known.items() if e.get("model_sha256") == model_sha256}
+        merged = kept | everything  # what an earlier model of the run did is not this one's
+        content = {"results": evaluation.flat(merged), "details": merged}
+        text = json.dumps(content, indent=2, allow_nan=False)
+        write_atomically(this.metrics_file, text.encode())
 
     if options.fid or options.kid or options.proxy:
         split: Any = options.split or "train"
         real = evaluation_data(config, options.data, split)
+        if real.shape[1:] != model.data_shape:
+            raise UserError(
+                f"the run makes data of shape {model.data_shape}, but {options.data or config.data.name} "
+                f"has shape {real.shape[1:]}; compare with data of the kind it was trained on."
+            )
         count = options.samples or (20_000 if extractor else 5_000)
         fake = evaluation.drawn(model, count, options.seed, report)
         details = _distances(options, sizes, real, fake, report=report, extractor=extractor)
@@ -256,7 +288,7 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
             model, x, options.likelihood, seed=options.seed, report=report, **effort
         )
         keep(details, "examples", where)
-        path = this.figures / "likelihood.png"
+        path = this.figures / f"likelihood-{options.likelihood}.png"
         figures.likelihoods(values, options.likelihood, path)
         files.append(str(path))
     if options.posterior:
@@ -269,17 +301,16 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     return everything, files
 
 
-def _merge(path: Path, details: dict[str, Any], model_sha256: str) -> None:
-    """Into what is known of this model; what an earlier model of the run did is not this one's."""
-    from ..metrics.evaluation import flat
-    from ..serialisation import write_atomically
+def _known(path: Path) -> dict[str, Any]:
+    """What earlier evaluations found."""
     from ..training.checkpoint import read_json
 
-    kept = read_json(path).get("details", {}) if path.is_file() else {}
-    kept = {name: e for name, e in kept.items() if e.get("model_sha256") == model_sha256}
-    merged = kept | details
-    content = {"results": flat(merged), "details": merged}
-    write_atomically(path, json.dumps(content, indent=2, allow_nan=False).encode())
+    found = read_json(path).get("details", {}) if path.is_file() else {}
+    if not isinstance(found, dict) or not all(isinstance(e, dict) for e in found.values()):
+        raise UserError(
+            f"{path} is not what `kaem evaluate` writes; move it away and run it again."
+        )
+    return found
 
 
 def _examples(options: argparse.Namespace, config: Any) -> tuple[Any, str]:

@@ -59,7 +59,7 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         if isinstance(error, UserError):
             raise
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error)
+        reason = "it holds Python objects" if "pickle" in str(error) else str(error)
         raise UserError(
             f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
             "save plain numeric arrays with np.save or np.savez."

@@ -48,6 +48,7 @@ def likelihoods(values: np.ndarray, method: str, path: Path) -> None:
     axis.axvline(float(np.mean(values)), color=ORANGE, lw=1.5, label=f"mean {np.mean(values):,.1f}")
     axis.set_xlabel("log p(x), nats")
     axis.set_ylabel("examples")
+    axis.yaxis.get_major_locator().set_params(integer=True)
     axis.set_title(f"Log-likelihood of {len(values)} examples by {method}", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     save_figure(made, path)
@@ -62,12 +63,20 @@ def latents(found: dict[str, Any], path: Path) -> None:
     made, axes = _figure(5.2, 3.0)
     axis = axes[0, 0]
     axis.plot(place, information[order], "o", ms=3, color=BLUE, label="information: mean KL(p(z|x) || p(z))")  # fmt: skip
-    axis.errorbar(
-        place, mismatch[order], errors[order],
-        fmt="s", ms=3, lw=0.8, color=ORANGE, label="mismatch: KL(mean p(z|x) || p(z))",
-    )  # fmt: skip
+    known = np.isfinite(errors[order])
+    if known.any():
+        axis.errorbar(
+            place[known], mismatch[order][known], errors[order][known],
+            fmt="s", ms=3, lw=0.8, color=ORANGE, label="mismatch: KL(mean p(z|x) || p(z))",
+        )  # fmt: skip
+    if not known.all():
+        axis.plot(
+            place[~known], mismatch[order][~known], "s", ms=3, mfc="none", color=ORANGE,
+            label="mismatch, of chains that are stuck",
+        )  # fmt: skip
+    axis.set_ylim(min(0, mismatch.min()) - 0.05, None)
     axis.axhline(0.1, color=GREY, ls="--", lw=0.8, label="active above 0.1 nats")
-    axis.set_xlabel("latents, by information")
+    axis.set_xlabel("latents, ranked by information")
     axis.set_ylabel("nats")
     axis.set_title(f"{found['active_coordinates']} of {len(order)} latents are active", fontsize=9)
     axis.grid(alpha=0.25, lw=0.5)

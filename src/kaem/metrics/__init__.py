@@ -11,7 +11,7 @@ from .diagnostics import (
 from .features import Extractor, extract
 from .frechet import Statistics, frechet_distance, statistics
 from .infinity import Extrapolation, fid_infinity, kid_infinity
-from .kid import Estimate, kid, mmd
+from .kernel import Estimate, kid, mmd
 from .likelihood import LogLikelihood, log_likelihood
 from .proxies import PrecisionRecall, ProxyFeatures, precision_recall, proxy_distance
 

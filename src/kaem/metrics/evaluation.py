@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from ..baselines import NeuralEBM
 from ..errors import UserError
 from ..interpret.figures import is_image
 from ..model import AbstractModel
@@ -23,7 +24,7 @@ from .diagnostics import posterior_diagnostics
 from .features import Extractor, checked_pair, extract
 from .frechet import frechet_distance, statistics
 from .infinity import Extrapolation, fid_infinity, kid_infinity
-from .kid import kid as kernel_distance
+from .kernel import kid as kernel_distance
 from .likelihood import Method, log_likelihood, resolved
 from .proxies import ProxyFeatures, precision_recall
 
@@ -31,6 +32,7 @@ Report = Callable[[str, int, int], None]  # what is being done, how much of it, 
 Entry = dict[str, Any]
 _CHUNK = 1000  # samples drawn at once, as `kaem sample` does: one seed makes the same ones
 _SUBSET = 1000  # of KID, as is customary
+_MIXED = 1.05  # r_hat above which chains are not to be trusted
 _PAIRWISE = 20_000  # of each set, for what compares all pairs
 
 
@@ -77,13 +79,11 @@ def distances(
         "seed": seed,
     }
     found: dict[str, Entry] = {}
+    for name, x in (("the reference", real), ("the generated set", fake)):
+        if len(x) < 2:
+            raise UserError(f"{name} has {len(x)} sample, expected at least 2; give more.")
     if proxy:
-        if real.shape[1:] != fake.shape[1:]:
-            raise UserError(
-                f"the two sets hold samples of shapes {real.shape[1:]} and {fake.shape[1:]}, expected "
-                "the same; resize one of them, or both with --size N."
-            )
-        _same_scale(real, fake)
+        _comparable(real, fake)
         features = ProxyFeatures.fit(real)
         a, b = features(real), features(fake)
         circumstances = about | {"extractor": "proxy: random filters and PCA of the reference"}
@@ -94,6 +94,8 @@ def distances(
         return found
     a, b, circumstances = real, fake, about | {"extractor": "given features"}
     if extractor is not None:
+        if report:
+            report("features", 0, len(real) + len(fake))
         pair = checked_pair(real, fake, ("the reference", "the generated set"))
         a, b = (
             extract(
@@ -116,7 +118,7 @@ def distances(
     if kid:
         a, b = a[:_PAIRWISE], b[:_PAIRWISE]
         size = min(_SUBSET, len(a), len(b))
-        used = circumstances | {"pairs_of_the_first": _PAIRWISE}
+        used = circumstances | {"pairs": [len(a), len(b)]}
         value, error = kernel_distance(a, b, subset_size=size, seed=seed)
         found["kid"] = {"value": value, "error": error, "subset_size": size} | used
         found["kid_infinity"] = (
@@ -125,21 +127,41 @@ def distances(
     return found
 
 
-def _same_scale(real: np.ndarray, fake: np.ndarray) -> None:
-    """Raise if one set is in [0, 1], or bytes, and the other is neither."""
-    tops = [float(np.max(x)) / (255 if x.dtype == np.uint8 else 1) for x in (real, fake)]
-    bytes_ = [x.dtype == np.uint8 for x in (real, fake)]
-    if (any(bytes_) and max(tops) > 1) or (all(bytes_) and min(tops) <= 1 / 255 < max(tops)):
+def _comparable(real: np.ndarray, fake: np.ndarray) -> None:
+    """Raise unless both sets have one shape, and images one scale."""
+    if real.shape[1:] != fake.shape[1:]:
+        if real.ndim == fake.ndim == 4 and real.shape[3] == fake.shape[3]:
+            remedy = "resize one of them, or both with --size N"
+        else:
+            remedy = (
+                "compare with data of the same kind: grey with grey, RGB with RGB, as many columns"
+            )
         raise UserError(
-            f"the two sets are scaled differently: the largest value of the first is "
-            f"{np.max(real):.4g} ({real.dtype}), that of the second {np.max(fake):.4g} "
-            f"({fake.dtype}). Give both as bytes from 0 to 255, or both as floats in [0, 1]."
+            f"the two sets hold samples of shapes {real.shape[1:]} and {fake.shape[1:]}, expected the "
+            f"same; {remedy}."
+        )
+    if real.ndim < 3:
+        return  # rows of a table have any scale
+    for name, x in (("the reference", real), ("the generated set", fake)):
+        low, high = float(np.min(x)), float(np.max(x))
+        if x.dtype != np.uint8 and (low < 0 or high > 1):
+            raise UserError(
+                f"{name} has pixels from {low:.4g} to {high:.4g}, expected bytes (uint8), or floats in "
+                "[0, 1]; divide 0 to 255 by 255, or take (x + 1) / 2 of -1 to 1."
+            )
+    tops = [float(np.max(x)) / (255 if x.dtype == np.uint8 else 1) for x in (real, fake)]
+    if min(tops) <= 1 / 255 < max(tops):
+        raise UserError(
+            f"the two sets are scaled differently: the brightest pixels are {tops[0]:.2g} and "
+            f"{tops[1]:.2g} of the largest possible. One was divided by 255 once too often, or numbers "
+            "in [0, 1] were cast to bytes."
         )
 
 
 def _coverage(prefix: str, a: np.ndarray, b: np.ndarray, circumstances: Entry) -> dict[str, Entry]:
-    both = precision_recall(a[:_PAIRWISE], b[:_PAIRWISE])._asdict()
-    more = circumstances | {"k": 3, "pairs_of_the_first": _PAIRWISE}
+    a, b = a[:_PAIRWISE], b[:_PAIRWISE]
+    both = precision_recall(a, b)._asdict()
+    more = circumstances | {"k": 3, "pairs": [len(a), len(b)]}
     return {f"{prefix}{name}": {"value": value} | more for name, value in both.items()}
 
 
@@ -188,15 +210,28 @@ def likelihood(
     scale = 1 / (np.log(2) * found.dimensions)
     bits = {"value": found.bits_per_dimension, "error": found.mean_error * scale}
     if not isfinite(found.monte_carlo_error):
-        remedy = "ais or steppingstone" if method == "importance" else "more chains or temperatures"
-        about["why"] = (
-            "for some examples too few samples carry the weight for an error to mean anything: the "
-            f"value is a lower bound. Try {remedy}."
-        )
+        about["why"] = _collapse(model, method)
     return {
         f"log_marginal_{method}": _finite(nats) | about,
         f"bits_per_dimension_{method}": _finite(bits) | about,
     }, found.value
+
+
+def _collapse(model: AbstractModel, method: Method) -> str:
+    """Why there is no error, what the value is worth then, and what to try."""
+    if method not in ("importance", "ais"):
+        return (
+            "the chains of some examples have not mixed, so that their values may be an accident of "
+            "where they started and have no error. Try more --steps or --temperatures."
+        )
+    worth = "it means little" if isinstance(model, NeuralEBM) else "it is a lower bound"
+    remedy = (
+        "ais or steppingstone" if method == "importance" else "more --temperatures or --proposals"
+    )
+    return (
+        "for some examples fewer than four effective samples carry the weight, so that the value has "
+        f"no error: {worth}. Try {remedy}."
+    )
 
 
 def _finite(entry: Entry) -> Entry:
@@ -210,7 +245,11 @@ def posterior(
     """How chains mix on the posteriors of examples, what the latents say, and where the prior is off."""
     settings = {"chains": 4, "steps": 200, "bins": 16} | settings
     found = posterior_diagnostics(model, x, key=jax.random.key(seed), **settings)  # type: ignore[arg-type]
-    about = {"examples": {"n": len(x), "sha256": digest(x)}, "seed": seed, "effort": settings}
+    about: Entry = {
+        "examples": {"n": len(x), "sha256": digest(x)},
+        "seed": seed,
+        "effort": settings,
+    }
     values: dict[str, Entry] = {
         "chain_ess": {"value": float(np.median(found["ess"]))},
         "r_hat": {"value": float(np.max(found["r_hat"]))},
@@ -220,6 +259,11 @@ def posterior(
     for name in ("information", "mismatch"):  # of all latents together
         error = float(np.sqrt(np.sum(np.square(found[f"{name}_error"]))))
         values[name] = _finite({"value": float(np.sum(found[name])), "error": error})
+    if values["r_hat"]["value"] > _MIXED:
+        about["why"] = (
+            f"chains have not mixed (r_hat {values['r_hat']['value']:.2f}, above {_MIXED}): what they say "
+            "about latents depends on where they started. Try more --steps."
+        )
     return {name: entry | about for name, entry in values.items()}, found
 
 

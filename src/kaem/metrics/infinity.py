@@ -27,7 +27,7 @@ from scipy import linalg
 
 from ..errors import UserError
 from .frechet import Features, Statistics, alike, checked, distance_to, factor, statistics
-from .kid import estimate, pairs
+from .kernel import estimate, pairs
 
 _NORMAL = 1.959964  # the 97.5 % quantile of the standard normal
 _DEGREE = 3

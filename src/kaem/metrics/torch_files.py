@@ -94,8 +94,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         *(OSError, EOFError, zipfile.BadZipFile, struct.error, RecursionError, OverflowError),
         *(ValueError, KeyError, IndexError, TypeError, AttributeError),
     ) as error:
+        ours = isinstance(error, OSError | zipfile.BadZipFile) or type(error) is ValueError
+        reason = error if ours else "what it holds does not parse"
         raise UserError(
-            f"{path} is not a readable torch file of tensors: {error}. Expected a state dict saved "
+            f"{path} is not a readable torch file of tensors: {reason}. Expected a state dict saved "
             "with torch.save, or a TorchScript archive; it may be truncated or another format: get it "
             "again."
         ) from error

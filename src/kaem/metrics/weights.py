@@ -95,8 +95,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "pickle" in str(error) else error
         raise UserError(
-            f"{path} is not a readable .npz file of weights: {error}. {WHERE}."
+            f"{path} is not a readable .npz file of weights: {reason}. {WHERE}."
         ) from error
 
 

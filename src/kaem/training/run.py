@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from ..data import load as load_data
-from ..data.arrays import Split
+from ..data.arrays import SPLIT_KEYS, Split
 from ..errors import UserError
 from ..model import KAEM
 from ..serialisation import save, write_atomically
@@ -117,6 +117,8 @@ def evaluation_data(
     """What a trained model is compared with: its own data or `source`, read in the same way."""
     d = config.data
     name, key = (d.name, d.key) if source is None else (source, None)
+    if split == "test" and key in SPLIT_KEYS["train"]:
+        key = None  # of the same file, what goes by the other split's name
     least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
     return load_data(name, key, split, size=d.size, channels=d.channels, limit=least, mixed=d.mixed)
 
