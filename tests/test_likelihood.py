@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kaem import KAEM, VAE, Encoder, MixturePrior, NeuralEBM, NeuralPrior, UnivariatePrior
+from kaem import KAEM, VAE, Encoder, NeuralEBM, NeuralPrior, UnivariatePrior
 from kaem.errors import UserError
-from kaem.generators import AbstractGenerator
 from kaem.metrics import likelihood
 from kaem.metrics.likelihood import LogLikelihood, log_likelihood, trapezoid
 from kaem.model import AbstractModel
+from linear_gaussian import Linear, normal_prior
 
 A = np.array([[1.0, 0.3], [-0.5, 0.8], [0.2, 0.4]])
 NOISE = 0.6
@@ -20,29 +20,11 @@ EVIDENCE = stats.multivariate_normal(np.zeros(3), A @ A.T + NOISE**2 * np.eye(3)
 REPEATS = 25
 
 
-class Linear(AbstractGenerator):
-    """x = A z."""
-
-    matrix: jax.Array
-    data_shape: tuple[int, ...] = eqx.field(static=True, default=(3,))
-    output: str = eqx.field(static=True, default="identity")
-
-    @property
-    def coordinates(self):
-        return self.matrix.shape[1]
-
-    def decoder(self):
-        return lambda z, noise=None: z.reshape(len(z), -1) @ self.matrix.T
-
-
 GENERATOR = Linear(jnp.asarray(A, jnp.float32))
 
 
 def gaussian_model(noise=NOISE):
-    """A prior without energy is its reference, the normal."""
-    prior = MixturePrior(2, 2, key=jax.random.key(0), cells=2048)
-    prior = eqx.tree_at(lambda p: p.energies.basis.weight, prior, jnp.zeros((2, 2)))
-    return KAEM(prior, GENERATOR, noise)
+    return KAEM(normal_prior(2, 2048), GENERATOR, noise)
 
 
 def data(n):

@@ -9,7 +9,6 @@ from scipy import integrate, stats
 
 from kaem import CNN, KAEM, Langevin, MixturePrior, Thermodynamic
 from kaem.bench import plain
-from kaem.generators import AbstractGenerator
 from kaem.objectives import (
     balanced,
     checked_ladder,
@@ -21,6 +20,7 @@ from kaem.objectives import (
 from kaem.posterior import MALA, SGLD, ULA, Population, swap
 from kaem.posterior.chains import evaluator
 from kaem.posterior.samplers import Evaluation
+from linear_gaussian import Linear, normal_prior
 
 # z ~ N(0, I), x | z ~ N(A z, s^2): the posterior is Gaussian.
 A = np.array([[1.0, 0.3], [-0.5, 0.8], [0.2, 0.4]])
@@ -295,27 +295,8 @@ def test_the_trapezoid_is_numpys_and_its_bias_shrinks_with_the_square():
     np.testing.assert_allclose(np.array(bias[:-1]) / bias[1:], 4, rtol=0.15)
 
 
-class Linear(AbstractGenerator):
-    """x = A z, for which everything is known."""
-
-    matrix: jax.Array
-    data_shape: tuple[int, ...] = eqx.field(static=True, default=(3,))
-    output: str = eqx.field(static=True, default="identity")
-
-    @property
-    def coordinates(self):
-        return self.matrix.shape[1]
-
-    def decoder(self):
-        return lambda z, noise=None: z @ self.matrix.T
-
-
 def linear_model():
-    prior = MixturePrior(2, 2, key=jax.random.key(0), cells=256)
-    basis = prior.energies.basis
-    basis = eqx.tree_at(lambda b: b.weight, basis, jnp.zeros_like(basis.weight))
-    prior = eqx.tree_at(lambda p: p.energies.basis, prior, basis)
-    return KAEM(prior, Linear(jnp.asarray(A, jnp.float32)), NOISE)
+    return KAEM(normal_prior(2, 256), Linear(jnp.asarray(A, jnp.float32)), NOISE)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "balanced", "fixed"])

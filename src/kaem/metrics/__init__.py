@@ -5,7 +5,6 @@ from .diagnostics import (
     effective_sample_size,
     importance_ess,
     posterior_diagnostics,
-    prior_posterior_mismatch,
     r_hat,
 )
 from .features import Extractor, extract
@@ -35,7 +34,6 @@ __all__ = [
     "mmd",
     "posterior_diagnostics",
     "precision_recall",
-    "prior_posterior_mismatch",
     "proxy_distance",
     "r_hat",
     "statistics",

@@ -210,25 +210,6 @@ def _seen(
     return _Seen(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
 
-def prior_posterior_mismatch(
-    model: LatentModel,
-    x: Float[Array | np.ndarray, "n ..."],
-    key: PRNGKeyArray,
-    *,
-    chains: int = 4,
-    steps: int = 200,
-    step_size: float | None = None,
-    bins: int = 16,
-    batch: int = 32,
-) -> Divergence:
-    r"""$\mathrm{KL}(\frac1n\sum_i p(z_q\mid x_i)\,\|\,p(z_q))$ of each latent coordinate.
-
-    What a prior that was learned perfectly from this data would bring to zero. The chains are
-    those of `posterior_diagnostics`; the error is infinite where most of them did not mix.
-    """
-    return _seen(model, x, key, chains, steps, step_size, bins, batch).mismatch()
-
-
 def posterior_diagnostics(
     model: LatentModel,
     x: Float[Array | np.ndarray, "n ..."],
@@ -246,9 +227,10 @@ def posterior_diagnostics(
     unless it is given; `bins` is the resolution of the divergences.
 
     **Returns:** `ess` and `r_hat` for each example and coordinate, `acceptance` for each example;
-    for each coordinate `mismatch`, as in `prior_posterior_mismatch`, and `information`, the
-    mean over examples of $\mathrm{KL}(p(z_q\mid x)\,\|\,p(z_q))$, both with errors; and
-    `active_coordinates`, how many of the latter exceed 0.1 nats.
+    for each coordinate `mismatch`, $\mathrm{KL}(\frac1n\sum_i p(z_q\mid x_i)\,\|\,p(z_q))$, which a prior
+    that was learned perfectly from this data would bring to zero, and `information`, the mean over
+    examples of $\mathrm{KL}(p(z_q\mid x)\,\|\,p(z_q))$, both with errors, infinite for a mismatch of
+    chains that did not mix; and `active_coordinates`, how many of the latter exceed 0.1 nats.
     """
     seen = _seen(model, x, key, chains, steps, step_size, bins, batch)
     kl, error = seen.mismatch()
