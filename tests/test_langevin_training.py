@@ -77,7 +77,13 @@ def same(a, b):
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
-@pytest.mark.parametrize("posterior", [{"persistent": True}, THERMO | {"persistent": True}])
+@pytest.mark.parametrize(
+    "posterior",
+    [
+        pytest.param({"persistent": True}, marks=pytest.mark.slow),
+        THERMO | {"persistent": True},
+    ],
+)
 def test_chains_survive_a_checkpoint_bit_for_bit(tmp_path, posterior):
     config, x = small(posterior), images()
     state, sampler = begin(config, x)

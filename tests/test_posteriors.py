@@ -121,6 +121,10 @@ def test_sgld_steps_shrink_and_its_noisy_gradients_are_unbiased():
     seen = jax.jit(jax.vmap(lambda k: evaluate(z, key=k, share=0.5).likelihood_score))(keys)
     error = np.asarray(jnp.mean(seen, axis=0) - full) / np.asarray(jnp.std(seen, 0)) * 2000**0.5
     assert np.abs(error).max() < 4.8  # 15 numbers: a false alarm in 40,000
+
+
+@pytest.mark.slow
+def test_sgld_comes_to_the_posterior():
     mean, covariance, _ = power_posterior()
     z, _ = run(SGLD(0.05), gaussian, jnp.zeros((20_000, 2)), 1500, jax.random.key(4))
     assert_moments(z, mean, covariance, sigmas=6)  # the last step, 0.0045, still has its bias
