@@ -11,7 +11,6 @@ records: it calls nothing, imports nothing, and stops at whatever a file of tens
 
 import io
 import math
-import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -41,6 +40,32 @@ _DICTIONARY = "collections.OrderedDict"
 _LISTS = {f"torch.jit._pickle.build_{kind}list" for kind in ("int", "double", "bool", "tensor")}
 _MODULES = "__torch__."  # TorchScript's classes: their attributes are all that is kept
 _LITERALS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+# The opcodes that files of tensors need: byte, name, and the struct format of what follows; for
+# strings and long integers, of their length.
+_OPCODES = {
+    byte[0]: (name, layout)
+    for byte, name, layout in (
+        *(
+            (b"\x80", "PROTO", "<B"),
+            (b"\x95", "FRAME", "<Q"),
+            (b".", "STOP", ""),
+            (b"(", "MARK", ""),
+        ),
+        *((b"X", "BINUNICODE", "<I"), (b"\x8c", "SHORT_BINUNICODE", "<B")),
+        *((b"T", "BINSTRING", "<i"), (b"U", "SHORT_BINSTRING", "<B"), (b"\x8a", "LONG1", "<B")),
+        *((b"J", "BININT", "<i"), (b"K", "BININT1", "<B"), (b"M", "BININT2", "<H")),
+        *((b"G", "BINFLOAT", ">d"), (b"N", "NONE", "")),
+        *((b"\x88", "NEWTRUE", ""), (b"\x89", "NEWFALSE", "")),
+        *((b"}", "EMPTY_DICT", ""), (b"]", "EMPTY_LIST", ""), (b")", "EMPTY_TUPLE", "")),
+        *((b"t", "TUPLE", ""), (b"\x85", "TUPLE1", ""), (b"\x86", "TUPLE2", "")),
+        *((b"\x87", "TUPLE3", ""), (b"a", "APPEND", ""), (b"e", "APPENDS", "")),
+        *((b"s", "SETITEM", ""), (b"u", "SETITEMS", ""), (b"\x94", "MEMOIZE", "")),
+        *((b"q", "BINPUT", "<B"), (b"r", "LONG_BINPUT", "<I")),
+        *((b"h", "BINGET", "<B"), (b"j", "LONG_BINGET", "<I")),
+        *((b"c", "GLOBAL", ""), (b"Q", "BINPERSID", ""), (b"b", "BUILD", "")),
+        *((b"R", "REDUCE", ""), (b"\x81", "NEWOBJ", "")),
+    )
+}
 _VALUES = {
     "BINUNICODE",
     "SHORT_BINUNICODE",
@@ -139,6 +164,34 @@ def _read_legacy(file: BinaryIO) -> dict[str, np.ndarray]:
     return _arrays(tree, lambda storage: content[storage.key])
 
 
+def _exactly(file: BinaryIO, count: int) -> bytes:
+    found = file.read(count) if count >= 0 else b""
+    if len(found) != count:
+        raise ValueError("its pickle has no end")
+    return found
+
+
+def _opcodes(file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """Names and arguments of the opcodes of a pickle, as far as they are asked for."""
+    while True:
+        byte = _exactly(file, 1)
+        if byte[0] not in _OPCODES:
+            raise ValueError(f"it has the pickle opcode {byte!r}, which no tensors need")
+        name, layout = _OPCODES[byte[0]]
+        argument: Any = None
+        if layout:
+            (argument,) = struct.unpack(layout, _exactly(file, struct.calcsize(layout)))
+        if name.endswith("UNICODE"):
+            argument = _exactly(file, argument).decode()
+        elif name.endswith("STRING"):
+            argument = _exactly(file, argument).decode("latin-1")
+        elif name == "LONG1":
+            argument = int.from_bytes(_exactly(file, argument), "little", signed=True)
+        elif name == "GLOBAL":
+            argument = ".".join(file.readline().decode().rstrip("\n") for _ in range(2))
+        yield name, argument
+
+
 def _interpret(file: BinaryIO) -> Any:
     """What one pickle of `file` describes, as plain values and the records above."""
     stack: list[Any] = []
@@ -151,9 +204,8 @@ def _interpret(file: BinaryIO) -> Any:
         del stack[start:]
         return items
 
-    argument: Any
-    for opcode, argument, _ in pickletools.genops(file):
-        match opcode.name:
+    for opcode, argument in _opcodes(file):
+        match opcode:
             case "PROTO" | "FRAME":
                 pass
             case "STOP":
@@ -194,7 +246,7 @@ def _interpret(file: BinaryIO) -> Any:
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
             case "GLOBAL":
-                stack.append(_Name(argument.replace(" ", ".")))
+                stack.append(_Name(argument))
             case "BINPERSID":
                 stack.append(_storage(*stack.pop()))
             case "REDUCE" | "NEWOBJ":
@@ -206,9 +258,7 @@ def _interpret(file: BinaryIO) -> Any:
                     stack[-1].attributes.update(state)
                 elif not isinstance(stack[-1], dict):  # a state dict's state is its versions
                     raise ValueError(f"it sets the state of a {type(stack[-1]).__name__}")
-            case name:
-                raise ValueError(f"it has the pickle opcode {name}, which no tensors need")
-    raise ValueError("its pickle has no end")
+    raise AssertionError("a pickle ends with STOP, or with an error")
 
 
 def _set(mapping: dict[str | int, Any], items: list[Any]) -> None:
