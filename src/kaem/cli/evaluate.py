@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,6 @@ class _Report:
         self.last = 0.0
 
     def __call__(self, what: str, done: int, of: int) -> None:
-        import time
-
         now = time.monotonic()
         if now - self.last > 5 or (done == of and now - self.last > 1):
             self.last = now
@@ -157,9 +156,9 @@ def _extractor(options: argparse.Namespace) -> Any:
 
 def _distances(options: argparse.Namespace, sizes: Any, real: Any, fake: Any, **more: Any) -> Any:
     from ..data.registry import cache_folder
-    from ..metrics.evaluation import distances, versions
+    from ..metrics.evaluation import distances
 
-    details = distances(
+    return distances(
         real,
         fake,
         fid=options.fid,
@@ -170,13 +169,12 @@ def _distances(options: argparse.Namespace, sizes: Any, real: Any, fake: Any, **
         cache=cache_folder() / "features",
         **more,
     )
-    return {name: entry | {"versions": versions()} for name, entry in details.items()}
 
 
 def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[str]]:
     from ..data import load
     from ..interpret import evaluation as figures
-    from ..metrics.evaluation import flat
+    from ..metrics.evaluation import flat, versions
     from ..serialisation import write_atomically
 
     for source in options.what:
@@ -208,6 +206,7 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
         extractor=None if features else _extractor(options),
     )
     for entry in details.values():
+        entry["versions"] = versions()
         for name, source in zip(("reference", "generated"), options.what, strict=True):
             entry[name] = entry[name] | {"source": source, "split": split, "size": options.size}
     if not options.output:
