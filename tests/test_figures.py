@@ -5,11 +5,10 @@ import pytest
 from scipy import stats
 
 from kaem import UserError
+from kaem.data.sheets import sample_sheet, save_png
 from kaem.interpret.figures import (
     density_curves,
     density_sheet,
-    sample_sheet,
-    save_png,
     training_curves,
 )
 from test_priors import prior_with

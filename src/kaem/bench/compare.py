@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from ..baselines import DDPM
+from ..data.sheets import is_image, sample_sheet
 from ..errors import UserError
-from ..interpret.figures import is_image, sample_sheet
 from ..interpret.report import page, table
 from ..serialisation import load, write_atomically
 from ..training.checkpoint import read_json

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from ..interpret.figures import is_image, sample_sheet, save_png
+    from ..data.sheets import is_image, sample_sheet, save_png
     from ..serialisation import load, write_atomically
 
     model = load(options.run)

@@ -130,7 +130,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             file=sys.stderr,
         )
         return result
-    written = runs.finish(this)
+    from ..interpret.report import finish
+
+    written = finish(this)
     result["files"] = [str(path) for path in written]
     if not options.json:
         rate = outcome.updates_per_second

@@ -3,15 +3,18 @@
 import base64
 import html
 import json
+from collections.abc import Callable
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+
+from ..data.sheets import is_image, sample_sheet, save_png
 from ..model import KAEM, AbstractModel
-from ..serialisation import write_atomically
-
-if TYPE_CHECKING:
-    from ..training.run import Run
+from ..serialisation import load, write_atomically
+from ..training.run import Run
+from .figures import density_sheet, training_curves
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -116,7 +119,7 @@ def _prior_facts(model: KAEM, settings: dict[str, Any]) -> list[tuple[str, str]]
     ]
 
 
-def write_report(run: "Run", model: AbstractModel, path: Path) -> None:
+def write_report(run: Run, model: AbstractModel, path: Path) -> None:
     """What was trained on what, what it makes, what it learned, and how to repeat it."""
     record, history = run.record(), run.history()
     last = history[-1] if history else {}
@@ -152,3 +155,23 @@ def write_report(run: "Run", model: AbstractModel, path: Path) -> None:
         ]
     )
     write_atomically(path, page(f"{run.path.resolve().name} - KAEM run", body).encode())
+
+
+def finish(run: Run, say: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Samples, figures and the report of a finished run."""
+    model = load(run.model_file)
+    written = []
+    if is_image(model.data_shape):
+        key = jax.random.key(run.config().training.seed)
+        written.append(run.figures / "samples.png")
+        save_png(written[-1], sample_sheet(model.sample(key, 100)))
+    if isinstance(model, KAEM):
+        written.append(run.figures / "densities.png")
+        density_sheet(model.prior, written[-1])
+    written.append(run.figures / "training.png")
+    training_curves(run.history(), written[-1])
+    written.append(run.path / "report.html")
+    write_report(run, model, written[-1])
+    for path in written:
+        say(f"wrote {path}")
+    return written

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from ..baselines import NeuralEBM
+from ..data.sheets import is_image
 from ..errors import UserError
-from ..interpret.figures import is_image
 from ..model import AbstractModel
 from .diagnostics import posterior_diagnostics
 from .features import Extractor, checked_pair, extract

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
+from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
-from ..model import KAEM
 from ..serialisation import save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
@@ -222,8 +222,6 @@ def train(
     say: Report = lambda _: None,
 ) -> Outcome:
     """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
-    from ..interpret.figures import is_image, sample_sheet, save_png
-
     t = config.training
     posterior = build_posterior(config)
     state = initial_state(build_model(config, x.shape[1:]), posterior, config, len(x))
@@ -277,27 +275,3 @@ def train(
         keep(state)
     seconds = time.perf_counter() - began
     return Outcome(state.step, stopped, seconds, speed, metrics)
-
-
-def finish(run: Run, say: Report = lambda _: None) -> list[Path]:
-    """Samples, figures and the report of a finished run."""
-    from ..interpret.figures import density_sheet, is_image, sample_sheet, save_png, training_curves
-    from ..interpret.report import write_report
-    from ..serialisation import load
-
-    model = load(run.model_file)
-    written = []
-    if is_image(model.data_shape):
-        key = jax.random.key(run.config().training.seed)
-        written.append(run.figures / "samples.png")
-        save_png(written[-1], sample_sheet(model.sample(key, 100)))
-    if isinstance(model, KAEM):
-        written.append(run.figures / "densities.png")
-        density_sheet(model.prior, written[-1])
-    written.append(run.figures / "training.png")
-    training_curves(run.history(), written[-1])
-    written.append(run.path / "report.html")
-    write_report(run, model, written[-1])
-    for path in written:
-        say(f"wrote {path}")
-    return written
