@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .priors import MixturePrior as MixturePrior
     from .priors import UnivariatePrior as UnivariatePrior
     from .serialisation import load as load
+    from .serialisation import load_prior as load_prior
     from .training import fit as fit
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ _PUBLIC = {
     "VAE": "baselines",
     "fit": "training",
     "load": "serialisation",
+    "load_prior": "serialisation",
     "log_likelihood": "metrics",
 }
 

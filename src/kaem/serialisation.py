@@ -25,7 +25,7 @@ from .bases import BASES, Functions
 from .errors import UserError
 from .generators import GENERATORS
 from .model import KAEM, AbstractModel
-from .priors import PRIORS
+from .priors import PRIORS, AbstractPrior
 
 FORMAT = "kaem-model-1"
 _KNOWN: tuple[type, ...] = (
@@ -99,11 +99,16 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
 
 
 def save(
-    model: AbstractModel, path: str | os.PathLike[str], config: dict[str, Any] | None = None
+    model: AbstractModel | AbstractPrior,
+    path: str | os.PathLike[str],
+    config: dict[str, Any] | None = None,
 ) -> None:
-    """Write `model` (and, if given, the `config` that made it) to `path`."""
+    """Write a model or a prior (and, if given, the `config` that made it) to `path`."""
     arrays: dict[str, np.ndarray] = {}
-    structure = _describe(model.trainable(), "model", arrays)
+    if isinstance(model, AbstractPrior):
+        structure = _describe(model.uncache(), "prior", arrays)
+    else:
+        structure = _describe(model.trainable(), "model", arrays)
     header = {"format": FORMAT, "structure": json.dumps(structure)}
     if config is not None:
         header["config"] = json.dumps(config)
@@ -118,11 +123,8 @@ def _sorted_header(data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model, ready to sample: a KAEM with its tables refined and cached, or a rival.
-
-    `path` is a `.safetensors` file or a run folder.
-    """
+def read(path: str | os.PathLike[str]) -> Any:
+    """A model or a prior as it was saved: a `.safetensors` file, or the model of a run folder."""
     path = Path(path)
     if path.is_dir():
         path = path / "model.safetensors"
@@ -137,7 +139,7 @@ def load(path: str | os.PathLike[str]) -> Any:
                     f"(format {header.get('format')!r}, expected {FORMAT!r})."
                 )
             model = _restore(json.loads(header["structure"]), file.get_tensor)
-        if not isinstance(model, AbstractModel):
+        if not isinstance(model, AbstractModel | AbstractPrior):
             raise ValueError(f"it holds a {type(model).__name__}")
         _check(model)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -148,14 +150,47 @@ def load(path: str | os.PathLike[str]) -> Any:
             "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
             "run's newest checkpoint."
         ) from error
+    return model
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model, ready to sample: a KAEM with its tables refined and cached, or a rival.
+
+    `path` is a `.safetensors` file or a run folder.
+    """
+    model = read(path)
+    if isinstance(model, AbstractPrior):
+        raise UserError(
+            f"{path} holds a prior without a generator: read it with `kaem.load_prior`, or train a "
+            "generator on it with `kaem train WHAT --prior-from`."
+        )
     return model.prepared()
 
 
-def _check(model: AbstractModel) -> None:
+def read_prior(path: str | os.PathLike[str]) -> AbstractPrior:
+    """The prior of a run folder, a model file or a prior file, as it was saved."""
+    found = read(path)
+    prior = found if isinstance(found, AbstractPrior) else getattr(found, "prior", None)
+    if not isinstance(prior, AbstractPrior):
+        raise UserError(
+            f"{path} holds a {type(found).__name__}, which has no prior of one-dimensional densities; "
+            "give a KAEM, or a file that `prior.save` wrote."
+        )
+    return prior
+
+
+def load_prior(path: str | os.PathLike[str]) -> AbstractPrior:
+    """Read a prior, ready to sample, from a run folder, a model file or a prior file."""
+    prior = read_prior(path)
+    return (prior.refined() if prior.inverse_transform == "exact" else prior).cache()
+
+
+def _check(model: AbstractModel | AbstractPrior) -> None:
     """That the pieces fit together and hold numbers, before anything is computed with them."""
     made = jax.eval_shape(lambda m, key: m.sample(key, 1), model, jax.random.key(0))
-    if math.prod(made.shape[1:]) != math.prod(model.data_shape):
-        raise ValueError(f"it generates shape {made.shape[1:]}, not {model.data_shape}")
+    shape = model.shape if isinstance(model, AbstractPrior) else model.data_shape
+    if math.prod(made.shape[1:]) != math.prod(shape):
+        raise ValueError(f"it generates shape {made.shape[1:]}, not {shape}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model):
         if not np.isfinite(leaf).all():
             raise ValueError(f"non-finite numbers in {jax.tree_util.keystr(path)}")

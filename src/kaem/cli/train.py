@@ -9,15 +9,35 @@ from ..errors import UserError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="a preset (quickstart, mnist, ...) or a path")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        help="a preset (quickstart, mnist, ...), a path to data, or with --finetune a run",
+    )
     parser.add_argument("--data", metavar="PATH", help="where a preset finds its data")
     parser.add_argument("--config", metavar="FILE", help="settings in TOML, or a run's config.json")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change one setting"
     )
+    parser.add_argument(
+        "--prior-from",
+        metavar="RUN",
+        help="begin with the prior of a run, a model file or a prior file, and a new generator",
+    )
+    parser.add_argument(
+        "--freeze-prior", action="store_true", help="train the generator alone (prior.frozen)"
+    )
+    parser.add_argument(
+        "--finetune",
+        choices=("importance", "ula", "mala"),
+        help="go on from the trained run WHAT with this posterior, in a new run",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="updates (training.steps)")
     parser.add_argument("--seed", type=int, metavar="N", help="training.seed")
     parser.add_argument("--out", metavar="RUN", help="the run folder (default runs/WHAT)")
+    parser.add_argument(
+        "--no-report", action="store_true", help="leave out the figures and the report at the end"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
     parser.add_argument(
         "--dry-run", action="store_true", help="show shapes, sizes and speed; write nothing"
@@ -29,8 +49,15 @@ def resolve(options: argparse.Namespace) -> Any:
     from ..training.config import Config, merge, override, preset_names, read_file, read_preset
 
     what = options.what
-    if what in preset_names():
+    if options.finetune:
+        values = _finetuned(what, options.finetune)
+    elif what in preset_names():
         values = read_preset(what)
+    elif (Path(what) / "config.json").is_file():
+        raise UserError(
+            f"{what} is a run, not data: `kaem train {what} --finetune importance --out NEW` goes on "
+            "from its model in a new run; `--resume` with the WHAT it was made of continues it."
+        )
     elif Path(what).exists():
         if options.data:
             raise UserError(
@@ -45,12 +72,47 @@ def resolve(options: argparse.Namespace) -> Any:
         values = merge(values, given.get("settings", given))
     if options.data:
         values = merge(values, {"data": {"name": options.data}})
+    if options.prior_from:
+        values = merge(values, {"prior": _prior_from(options.prior_from)})
+    if options.freeze_prior:
+        values = merge(values, {"prior": {"frozen": True}})
     for name in ("steps", "seed"):
         if getattr(options, name) is not None:
             values = merge(values, {"training": {name: getattr(options, name)}})
     for assignment in options.set:
         values = override(values, assignment)
     return Config.from_dict(values)
+
+
+def _prior_from(source: str) -> dict[str, Any]:
+    """The settings of a prior that is taken over."""
+    from ..serialisation import read_prior
+    from ..training.build import prior_settings
+
+    return prior_settings(read_prior(source)) | {"start": str(Path(source).resolve())}
+
+
+def _finetuned(what: str, posterior: str) -> dict[str, Any]:
+    """The settings of a run, to go on from its model for a tenth of its updates."""
+    from ..training.config import merge, preset_names
+    from ..training.run import Run
+
+    if what in preset_names() and not Path(what).exists():
+        raise UserError(
+            f"--finetune goes on from a trained run, got the preset {what!r}: train it first, then "
+            f"`kaem train RUN --finetune {posterior} --out NEW`."
+        )
+    source = Run.open(what)
+    values = source.config().to_dict()
+    return merge(
+        values,
+        {
+            "model": {"start": str(source.path.resolve())},
+            "prior": {"start": None},
+            "posterior": {"kind": posterior, "criterion": "likelihood", "persistent": False},
+            "training": {"steps": max(100, values["training"]["steps"] // 10)},
+        },
+    )
 
 
 def _resumed(options: argparse.Namespace, out: Path) -> Any:
@@ -66,10 +128,11 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
             f"{out} is a run of {recorded!r}, not of {options.what!r}: continue it with `kaem train "
             f"{recorded} --out {out} --resume`, or choose another folder with --out."
         )
-    if options.set or options.config or options.seed is not None:
+    changes = (options.set, options.config, options.prior_from, options.freeze_prior)
+    if any(changes) or options.finetune or options.seed is not None:
         raise UserError(
-            "--resume continues a run with its own settings; leave out --set, --config and --seed "
-            "(--steps and --data may be given)."
+            "--resume continues a run with its own settings; leave out --set, --config, --seed, "
+            "--prior-from, --freeze-prior and --finetune (--steps and --data may be given)."
         )
     config = run.config()
     if options.steps is not None:
@@ -80,7 +143,8 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    out = Path(options.out or f"runs/{Path(options.what).stem}")
+    name = Path(options.what).stem + (f"-{options.finetune}" if options.finetune else "")
+    out = Path(options.out or f"runs/{name}")
     config = _resumed(options, out) if options.resume else resolve(options)
 
     from ..training import run as runs
@@ -130,9 +194,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             file=sys.stderr,
         )
         return result
-    from ..interpret.report import finish
+    written = [this.model_file]
+    if not options.no_report:
+        from ..interpret.report import finish
 
-    written = finish(this)
+        written = finish(this)
     result["files"] = [str(path) for path in written]
     if not options.json:
         rate = outcome.updates_per_second

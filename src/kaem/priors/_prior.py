@@ -7,6 +7,7 @@ estimate: $\log Z$, the CDF and its inverse, mean, entropy and mode.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from os import PathLike
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -227,6 +228,12 @@ class AbstractPrior(eqx.Module):
 
     def uncache(self) -> Self:
         return eqx.tree_at(lambda p: p.cached, self, None, is_leaf=lambda leaf: leaf is None)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the prior alone to one `.safetensors` file; `kaem.load_prior` reads it."""
+        from ..serialisation import save
+
+        save(self, path)
 
     # What users call.
 

@@ -1,5 +1,6 @@
 """From settings to the objects they name."""
 
+import dataclasses
 from typing import Any, Protocol
 
 import jax
@@ -16,11 +17,13 @@ from ..baselines import (
     NeuralEBM,
     NeuralPrior,
 )
+from ..bases import BASES, Functions
 from ..errors import UserError
 from ..generators import CNN, KAN, AbstractGenerator
 from ..model import KAEM, AbstractModel
 from ..posterior import ImportanceSampling, Langevin, Thermodynamic
-from ..priors import PRIORS, AbstractPrior
+from ..priors import PRIORS, AbstractPrior, MixturePrior
+from ..serialisation import read, read_prior
 from .config import Config, GeneratorConfig, OptimiserConfig, PriorConfig
 
 Memory = dict[str, Array]
@@ -67,6 +70,8 @@ def _model(
     generator_key: PRNGKeyArray,
 ) -> AbstractModel:
     kind, noise = config.model.kind, config.training.noise
+    if config.model.start:
+        return _started(config, data_shape)
     if kind == "ddpm":
         names = "channels time_dim timesteps beta_start beta_end sampler sampling_steps"
         return DDPM(data_shape, key=generator_key, **_fields(config.ddpm, names))
@@ -88,10 +93,61 @@ def _fields(section: Any, names: str) -> dict[str, Any]:
     return {name: getattr(section, name) for name in names.split()}
 
 
+def _started(config: Config, data_shape: tuple[int, ...]) -> AbstractModel:
+    """The model that `model.start` names, with the noise of these settings."""
+    model = read(str(config.model.start))
+    if not isinstance(model, KAEM):
+        raise UserError(
+            f"{config.model.start} holds a {type(model).__name__}; what training can start from is a "
+            "KAEM."
+        )
+    if model.data_shape != data_shape:
+        raise UserError(
+            f"{config.model.start} makes data of shape {model.data_shape}, but the data has examples "
+            f"of shape {data_shape}; give data of the same shape."
+        )
+    noise, generator_noise = config.training.noise, config.generator.noise
+    return dataclasses.replace(model, noise=noise, generator_noise=generator_noise)
+
+
+def prior_settings(prior: AbstractPrior) -> dict[str, Any]:
+    """What the settings say of a prior that comes from a file."""
+    q, p = prior.energies.shape
+    names = {cls: name for name, cls in (*PRIORS.items(), *BASES.items())}
+    found = {
+        "kind": names[type(prior)],
+        "latents": p,
+        "coordinates": q,
+        "reference": prior.reference,
+        "domain": [float(prior.domain.min()), float(prior.domain.max())],
+        "basis": "closed-form",
+        "activation": None,
+        "cells": prior.cells,
+        "inverse_transform": prior.inverse_transform,
+    }
+    if isinstance(prior.energies, Functions):
+        found |= {"basis": names[type(prior.energies.basis)]}
+        found |= {"activation": prior.energies.activation}
+    if isinstance(prior, MixturePrior):
+        found["proportions"] = "uniform" if prior.logits is None else "learned"
+    return found
+
+
 _FUNCTIONS = "basis grid_size activation amplitude base_mean base_scale basis_scale"
 
 
 def _prior(p: PriorConfig, key: PRNGKeyArray) -> AbstractPrior:
+    if p.start:
+        prior = read_prior(p.start)
+        found = prior_settings(prior)
+        for name in ("kind", "latents", "coordinates", "reference", "basis"):
+            if (got := getattr(p, name)) not in (None, found[name]):
+                raise UserError(
+                    f"prior.{name} is {got!r}, but the prior of {p.start} has {found[name]!r}; a prior "
+                    f"that is taken over keeps its form: set prior.{name} to that, or leave it to "
+                    "`--prior-from`."
+                )
+        return prior
     names = f"{_FUNCTIONS} reference domain cells inverse_transform"
     if p.kind == "mixture":
         names += " proportions"

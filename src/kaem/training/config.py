@@ -50,6 +50,8 @@ class PriorConfig:
     inverse_transform: str = "exact"  # or "paper"; for mixtures also "components"
     proportions: str = "uniform"  # of a mixture, or "learned"
     negative_phase: str = "quadrature"  # or "sampled"
+    start: str | None = None  # a run, model or prior file to take the prior from; None is a new one
+    frozen: bool = False  # whether training leaves the prior as it is
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class PosteriorConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     kind: str = "kaem"  # or "vae", "neural-ebm", "ddpm"
+    start: str | None = None  # a run or model file to go on from; None is a new model
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,19 @@ class Config:
             raise UserError(
                 "the thermodynamic criterion needs exact draws from the prior, which a neural energy "
                 "model has not: leave posterior.criterion at likelihood."
+            )
+        if self.prior.start and self.model.start:
+            raise UserError(
+                "got both model.start and prior.start: a model to go on from has its own prior; leave "
+                "one of them out."
+            )
+        if self.model.kind != "kaem" and (
+            self.model.start or self.prior.start or self.prior.frozen
+        ):
+            raise UserError(
+                f"a model of kind {self.model.kind!r} has no prior of one-dimensional densities, and is "
+                "only trained anew: leave model.start, prior.start and prior.frozen (--finetune, "
+                "--prior-from, --freeze-prior) out."
             )
         if self.prior.kind == "mixture" and self.prior.negative_phase == "sampled":
             raise UserError(

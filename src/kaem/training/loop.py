@@ -17,12 +17,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from ..bases import Functions
 from ..errors import UserError
 from ..model import KAEM, AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
 from ..priors import UnivariatePrior
 from .build import Posterior, build_optimiser, check_data, check_posterior, usual_posterior
-from .config import Config, GridConfig, OptimiserConfig, TrainingConfig
+from .config import Config, GridConfig, OptimiserConfig, PriorConfig, TrainingConfig
 from .upkeep import upkeep
 
 Parameters = dict[str, Array]
@@ -128,6 +129,11 @@ class _Dispatch:
         self.mesh = mesh
 
         def loss(params: Parameters, memory: Any, x: Any, key: Any, progress: Any) -> Any:
+            if config.prior.frozen:
+                params = {
+                    name: jax.lax.stop_gradient(leaf) if name.startswith(".prior") else leaf
+                    for name, leaf in params.items()
+                }
             now = with_parameters(model, {name: params[name] for name in names})
             value, (info, memory) = posterior.objective(now, x, key, memory, progress)
             return -value, ({"loss": -value} | info, memory)
@@ -221,9 +227,10 @@ def regridded(model: Any, grid: GridConfig, key: PRNGKeyArray) -> Any:
     """The same model on grids adapted to prior samples (Table hp-nist, grid updating)."""
     if not isinstance(model, KAEM):
         return model
-    z = model.prior.sample(key, grid.samples)
-    if grid.prior and isinstance(model.prior, UnivariatePrior):
-        model = eqx.tree_at(lambda m: m.prior, model, model.prior.regrid(z, grid.ratio))
+    prior = model.prior
+    z = prior.sample(key, grid.samples)
+    if grid.prior and isinstance(prior, UnivariatePrior) and isinstance(prior.energies, Functions):
+        model = eqx.tree_at(lambda m: m.prior, model, prior.regrid(z, grid.ratio))
     if grid.generator:
         model = eqx.tree_at(lambda m: m.generator, model, model.generator.regrid(z, grid.ratio))
     return model
@@ -239,7 +246,9 @@ def updates(
     t = config.training
     key = jax.random.fold_in(jax.random.key(t.seed), 1)
     grid_key = jax.random.fold_in(jax.random.key(t.seed), 2)
-    regrids = set(grid_steps(config.grid, t.steps))
+    # A new grid preserves a density only as well as least squares can.
+    grid = replace(config.grid, prior=config.grid.prior and not config.prior.frozen)
+    regrids = set(grid_steps(grid, t.steps))
     edges = {t.steps, *regrids}
     for every in (t.log_every, t.checkpoint_every, t.sample_every):
         edges |= set(range(every, t.steps, every))
@@ -251,7 +260,7 @@ def updates(
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             step_key = jax.random.fold_in(grid_key, state.step)
-            state = replace(state, model=regridded(state.model, config.grid, step_key))
+            state = replace(state, model=regridded(state.model, grid, step_key))
         indices = batch_indices(len(data), t, state.step, edge)
         state, sums, finite = dispatch(state, device_data, indices, key)
         if not finite:
@@ -303,14 +312,18 @@ def fit(
     grid: GridConfig | None = None,
     seed: int = 0,
     log_every: int = 50,
+    freeze_prior: bool = False,
 ) -> tuple[Any, list[dict[str, float]]]:
     """Train `model` on `x` in memory; returns it ready to sample, and one record per log step.
 
-    `posterior` is how it learns, by default what is usual for such a model. `kaem train` does the same with a run folder, checkpoints and progress.
+    `posterior` is how it learns, by default what is usual for such a model; with `freeze_prior` a
+    KAEM keeps its prior, which may come from another model, and only its generator learns. `kaem
+    train` does the same with a run folder, checkpoints and progress.
     """
     config = Config(
         optimiser=optimiser or OptimiserConfig(),
         grid=grid or GridConfig(),
+        prior=PriorConfig(frozen=freeze_prior),
         training=TrainingConfig(
             steps=steps,
             batch_size=batch_size,

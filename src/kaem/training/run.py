@@ -21,7 +21,7 @@ from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
-from ..serialisation import save, write_atomically
+from ..serialisation import read, save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
 from .config import Config
@@ -43,6 +43,11 @@ class Run:
     @property
     def model_file(self) -> Path:
         return self.path / "model.safetensors"
+
+    @property
+    def start_file(self) -> Path:
+        """The model that training began with, where that came from other files."""
+        return self.path / "start.safetensors"
 
     @property
     def history_file(self) -> Path:
@@ -135,9 +140,14 @@ def refuse_existing(path: Path) -> None:
 
 
 def start(path: Path, what: str, config: Config, x: np.ndarray) -> Run:
-    """Make a new run folder; an existing one is never written into."""
+    """Make a new run folder; an existing one is never written into.
+
+    What the run starts from is kept in it: resuming needs no other folder.
+    """
     refuse_existing(path)
     run = Run(path)
+    if config.model.start or config.prior.start:
+        save(build_model(config, x.shape[1:]), run.start_file)
     record = {
         "what": what,
         "settings": config.to_dict(),
@@ -224,7 +234,9 @@ def train(
     """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
     t = config.training
     posterior = build_posterior(config)
-    state = initial_state(build_model(config, x.shape[1:]), posterior, config, len(x))
+    begun = run.start_file.is_file()
+    model = read(run.start_file) if begun else build_model(config, x.shape[1:])
+    state = initial_state(model, posterior, config, len(x))
     if resuming:
         state, notes = resume(run, config, state, x)
         for note in notes:

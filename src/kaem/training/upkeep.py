@@ -24,7 +24,8 @@ def upkeep(
     prior = model.prior
     lo, hi = config.prior.domain or REFERENCES[config.prior.reference].domain
     width = float(jnp.max(jnp.diff(prior.domain)))
-    if metrics.get("outside", 0.0) > _OUTSIDE and width < _WIDEST * (hi - lo):
+    roomy = config.prior.frozen or width >= _WIDEST * (hi - lo)
+    if metrics.get("outside", 0.0) > _OUTSIDE and not roomy:
         prior = prior.widened()
         notes.append(
             f"{metrics['outside']:.2%} of the posterior latents were outside the prior's "
