@@ -10,15 +10,23 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
 import pytest
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-    "--disable-background-networking --disable-component-update --remote-debugging-pipe"
-).split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--remote-debugging-pipe",
+]
 
 
 class Browser:
@@ -101,11 +109,25 @@ def chromium(folder):
         pytest.skip("needs Chromium: install the package chromium")
     to_browser, write = os.pipe()
     read, from_browser = os.pipe()
-    command = [program, *FLAGS, f"--user-data-dir={folder}"]
-    # The protocol wants descriptors 3 and 4; the shell puts the pipes there.
+    # The protocol wants descriptors 3 and 4: a small program puts the pipes there and becomes the browser.
+    launch = (
+        "import os, sys; a, b = (os.dup(int(n)) for n in sys.argv[1:3]); "
+        "a, b = (os.dup2(n, n + 100) for n in (a, b)); "
+        "os.dup2(a, 3); os.dup2(b, 4); os.execv(sys.argv[3], sys.argv[3:])"
+    )
+    pipes = (to_browser, from_browser)
     process = subprocess.Popen(
-        ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", *command],
-        pass_fds=(to_browser, from_browser),
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            launch,
+            *map(str, pipes),
+            program,
+            *FLAGS,
+            f"--user-data-dir={folder}",
+        ],
+        pass_fds=pipes,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

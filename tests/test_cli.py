@@ -31,6 +31,7 @@ SETTINGS = [
     )
     for a in ("--set", s)
 ]
+SETTINGS.append("--no-report")  # which tests/test_report.py looks at
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,9 @@ def test_train_leaves_the_run_folder_of_the_design(trained):
         "config.json",
         "model.safetensors",
         "history.jsonl",
-        "report.html",
         "checkpoints/00000020/state.safetensors",
         "samples/00000010.png",
         "samples/00000020.png",
-        "figures/samples.png",
-        "figures/densities.png",
-        "figures/training.png",
     ):
         assert (trained / name).is_file(), name
     record = json.loads((trained / "config.json").read_text())
@@ -71,10 +68,6 @@ def test_train_leaves_the_run_folder_of_the_design(trained):
         15,
         20,
     ]
-    page = (trained / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 3
-    assert "http" not in page.replace("http-equiv", "")
-    assert len(page) < 5_000_000
 
 
 def test_an_existing_run_is_refused_and_untouched(trained, capsys):
@@ -89,7 +82,12 @@ def test_resume_extends_a_run(trained, tmp_path, capsys):
 
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
-    assert main(["train", "quickstart", "--out", str(copy), "--resume", "--steps", "30"]) == 0
+    assert (
+        main(
+            ["train", "quickstart", "--out", str(copy), "--resume", "--steps", "30", "--no-report"]
+        )
+        == 0
+    )
     assert Run(copy).history()[-1]["step"] == 30
     assert Run(copy).config().training.steps == 30
     assert main(["train", "mnist", "--out", str(copy), "--resume"]) == 2
@@ -217,7 +215,7 @@ def test_data_that_is_no_image_trains_without_sheets(tmp_path, capsys):
     args = [*SETTINGS, "--set", "data.limit=none", "--steps", "10", "--out", str(out), "--json"]
     assert main(["train", str(tmp_path / "five.npy"), *args]) == 0
     assert not (out / "samples").exists()
-    assert (out / "report.html").is_file()
+    assert not (out / "report.html").exists()  # nobody wanted it
     json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is not JSON
 
 
@@ -291,7 +289,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch, capsys):
     assert "Traceback" not in message
     monkeypatch.setattr(os, "fsync", real)
     assert not [p for p in out.rglob("*") if ".tmp" in p.name]
-    assert main(["train", "quickstart", "--out", str(out), "--resume"]) == 0
+    assert main(["train", "quickstart", "--out", str(out), "--resume", "--no-report"]) == 0
     assert Run(out).history()[-1]["step"] == 30
 
 

@@ -24,7 +24,9 @@ SETTINGS = [
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluate") / "run"
     sets = [part for s in SETTINGS for part in ("--set", s)]
-    assert main(["train", "quickstart", "--out", str(out), "--steps", "20", *sets]) == 0
+    assert (
+        main(["train", "quickstart", "--out", str(out), "--steps", "20", "--no-report", *sets]) == 0
+    )
     return out
 
 

@@ -6,11 +6,8 @@ from scipy import stats
 
 from kaem import UserError
 from kaem.data.sheets import sample_sheet, save_png
-from kaem.interpret.figures import (
-    density_curves,
-    density_sheet,
-    training_curves,
-)
+from kaem.interpret.densities import density_curves, density_sheet
+from kaem.interpret.figures import training_curves
 from test_priors import prior_with
 
 

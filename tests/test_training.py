@@ -317,7 +317,18 @@ def command(out, *extra):
         "grid.interval=8",
     ]
     sets = [a for s in settings for a in ("--set", s)] if "--resume" not in extra else []
-    return [sys.executable, "-c", KILLED, "train", "quickstart", "--out", str(out), *sets, *extra]
+    return [
+        sys.executable,
+        "-c",
+        KILLED,
+        "train",
+        "quickstart",
+        "--out",
+        str(out),
+        *sets,
+        *extra,
+        "--no-report",
+    ]
 
 
 @pytest.mark.parametrize("kills", [[0.3], pytest.param([1.1, 0.4], marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ $z \sim p_f(z)$, $\tilde x = G(z, \sigma_\varepsilon\varepsilon)$, $p(x \mid z) 
 from abc import abstractmethod
 from math import log, pi, prod
 from os import PathLike
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -15,6 +15,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .generators import AbstractGenerator
 from .priors import AbstractPrior
+
+if TYPE_CHECKING:
+    from .interpret.closed_forms import Fits
 
 
 def as_float(x: Array) -> Float[Array, "..."]:
@@ -181,3 +184,17 @@ class KAEM(LatentModel):
     def trainable(self) -> Self:
         """Without cached tables: energies are about to change."""
         return eqx.tree_at(lambda m: m.prior, super().trainable(), self.prior.uncache())
+
+    def with_symbolic_prior(
+        self, forms: "Fits | str | PathLike[str]", only_good: bool = True
+    ) -> Self:
+        """This model with closed forms for its prior's densities, ready to sample.
+
+        `forms` are what `kaem.interpret.closed_forms.fit_prior` found, or the path of a `symbolic.json`.
+        A coordinate without a good closed form is an error if `only_good`; else its best form is used.
+        """
+        from .interpret.closed_forms import Fits, read_fits, symbolic_prior
+
+        fits = forms if isinstance(forms, Fits) else read_fits(forms)
+        prior = symbolic_prior(self.prior, fits, only_good)
+        return eqx.tree_at(lambda m: m.prior, self, prior).prepared()

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
 from .baselines import CLASSES
-from .bases import BASES, Functions
+from .bases import BASES, ClosedForms, Functions
 from .errors import UserError
 from .generators import GENERATORS
 from .model import KAEM, AbstractModel
@@ -31,6 +31,7 @@ FORMAT = "kaem-model-1"
 _KNOWN: tuple[type, ...] = (
     KAEM,
     Functions,
+    ClosedForms,
     *PRIORS.values(),
     *BASES.values(),
     *GENERATORS.values(),

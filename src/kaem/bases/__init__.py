@@ -2,6 +2,7 @@
 
 from .bspline import BSpline
 from .chebyshev import Chebyshev
+from .closed_form import ClosedForm, ClosedForms
 from .fourier import Fourier
 from .functions import ACTIVATIONS, BASES, Functions
 from .mexican_hat import MexicanHat
@@ -14,6 +15,8 @@ __all__ = [
     "RBF",
     "BSpline",
     "Chebyshev",
+    "ClosedForm",
+    "ClosedForms",
     "Fourier",
     "Functions",
     "MexicanHat",

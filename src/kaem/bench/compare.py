@@ -18,7 +18,7 @@ import numpy as np
 from ..baselines import DDPM
 from ..data.sheets import is_image, sample_sheet
 from ..errors import UserError
-from ..interpret.report import page, table
+from ..interpret.page import page, score, table
 from ..serialisation import load, write_atomically
 from ..training.checkpoint import read_json
 from ..training.dry_run import trained_sizes
@@ -148,18 +148,10 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
     found = [e["metrics"].get("details", {}) for e in entries]
     for name in dict.fromkeys(name for details in found for name in details):
         scores = [details.get(name, {}) for details in found]
-        kinds = {_circumstances(score) for score in scores if score.get("value") is not None}
+        kinds = {_circumstances(s) for s in scores if s.get("value") is not None}
         label = name if len(kinds) < 2 else f"{name} (not comparable: computed differently)"
-        made.append([label, *map(_score, scores)])
+        made.append([label, *map(score, scores)])
     return made
-
-
-def _score(entry: dict[str, Any]) -> str:
-    if entry.get("value") is None:
-        return ""
-    error = f" ± {entry['error']:.2g}" if entry.get("error") is not None else ""
-    note = " (not to be trusted: see details)" if "why" in entry else ""
-    return f"{entry['value']:,.5g}{error}{note}"
 
 
 def _circumstances(entry: dict[str, Any]) -> tuple[Any, ...]:

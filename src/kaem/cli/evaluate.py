@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .progress import Counter
 
 METHODS = ("importance", "trapezoid", "corrected", "steppingstone", "ais")
 
@@ -124,19 +124,6 @@ def _show(details: dict[str, Any], files: list[str]) -> None:
         print(f"wrote {', '.join(files)}")
 
 
-class _Report:
-    """Plain lines on standard error, one every few seconds; the last of each kind always."""
-
-    def __init__(self) -> None:
-        self.last = 0.0
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        now = time.monotonic()
-        if now - self.last > 5 or (done == of and now - self.last > 1):
-            self.last = now
-            print(f"{what}: {done}/{of}", file=sys.stderr, flush=True)
-
-
 def _extractor(options: argparse.Namespace) -> Any:
     """Inception, found and checked before anything long begins; None if nobody asked for it."""
     if not (options.fid or options.kid):
@@ -202,7 +189,7 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
         sizes,
         real,
         fake,
-        report=_Report(),
+        report=Counter(),
         extractor=None if features else _extractor(options),
     )
     for entry in details.values():
@@ -228,7 +215,7 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     from ..training.run import Run, evaluation_data
 
     this = Run.open(options.what[0])
-    model, config, report = load(this.path), this.config(), _Report()
+    model, config, report = load(this.path), this.config(), Counter()
     known = _known(this.metrics_file)
     effort = {
         "samples": options.proposals,

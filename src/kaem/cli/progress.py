@@ -65,6 +65,19 @@ class _Bar:
         self.bar.console.print(message, highlight=False, markup=False)
 
 
+class Counter:
+    """Plain lines on standard error, one every few seconds; the last of each kind always."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now - self.last > 5 or (done == of and now - self.last > 1):
+            self.last = now
+            print(f"{what}: {done}/{of}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(total: int, start: int = 0, every: float = 5.0) -> Iterator[Progress]:
     """A reporter for `total` steps, on standard error."""

@@ -134,7 +134,7 @@ class MixturePrior(AbstractPrior):
 
     def log_normaliser(self, log_density: Array | None = None) -> Float[Array, "Q P"]:
         del log_density  # of the mixture, not of its components
-        basis = self.energies.basis
+        basis = getattr(self.energies, "basis", None)  # closed forms have none
         if not isinstance(basis, Wavelet) or self.energies.base_weight is not None:
             return self._component_tables().log_normaliser
         lo, hi = jax.lax.stop_gradient(self.domain)[0]

@@ -1,0 +1,17 @@
+"""Closed forms of learned densities: found, measured, printed, and put back into the model."""
+
+from .fits import Fit, Fits, Of, family, fit_places, fit_prior, symbolic_prior
+from .records import from_json, read_fits, to_json
+
+__all__ = [
+    "Fit",
+    "Fits",
+    "Of",
+    "family",
+    "fit_places",
+    "fit_prior",
+    "from_json",
+    "read_fits",
+    "symbolic_prior",
+    "to_json",
+]
