@@ -116,7 +116,8 @@ def test_reconstructions_are_decoded_latents(tmp_path):
     sharp = KAEM(MODEL.prior, MODEL.generator, 0.05)
     z = np.random.default_rng(0).normal(size=(16, 2))
     x = (z @ A.T).astype(np.float32)
-    found = reconstructions(sharp, x, jax.random.key(0), proposals=2, steps=400)
+    latents = infer(sharp, x, jax.random.key(0), proposals=2, steps=400).latents
+    found = reconstructions(sharp, x, latents)
     np.testing.assert_allclose(found.squared_error, np.mean((found.x - found.made) ** 2, axis=1))
     # Of the three dimensions of noise that the latents could explain, two are: 2/3 of sigma squared.
     assert found.squared_error.mean() < 2 * 0.05**2

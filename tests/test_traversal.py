@@ -14,7 +14,8 @@ from kaem.baselines.vae import VAE, Encoder
 from kaem.generators import CNN, KAN
 from kaem.generators._generator import AbstractGenerator
 from kaem.interpret import influence as module
-from kaem.interpret.influence import draw_influence, influence, place_name, readable
+from kaem.interpret.curves import place_name
+from kaem.interpret.influence import draw_influence, influence, readable
 from kaem.interpret.traversal import draw_traversal, traversal
 from kaem.model import KAEM
 from kaem.priors import MixturePrior, UnivariatePrior

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..priors import AbstractPrior, MixturePrior
+from .curves import Place, curves_at, place_name
 from .figures import BLUE, GREEN, GREY, ORANGE, _figure, save_figure
 
 _DRAWS, _CHUNK = 16_384, 2048  # samples in a histogram, and those drawn at once
@@ -39,7 +40,7 @@ class Histogram(NamedTuple):
 class DensityCurve(NamedTuple):
     """One coordinate's learned density and reference on a grid, and how far it moved."""
 
-    place: tuple[int, ...]  # (q, p), or (q,) of a mixture
+    place: Place
     z: np.ndarray
     density: np.ndarray
     reference: np.ndarray
@@ -75,29 +76,22 @@ def density_curves(
             f"order must hold distinct indices from 0 to {departure.size - 1} into the flattened "
             f"latent, got {chosen.tolist()}."
         )
-    nodes, values = prior.densities(points)
-    log_pi = np.asarray(jnp.broadcast_to(prior.pi_0.log_density(nodes), nodes.shape), np.float64)
-    z, density = np.asarray(nodes, np.float64), np.asarray(values, np.float64)
-    reference = np.exp(log_pi)
-    reference /= np.trapezoid(reference, z, axis=1)[:, None]
-    components = np.asarray(_components(prior, nodes)) if isinstance(prior, MixturePrior) else None
+    components = None
+    if isinstance(prior, MixturePrior):
+        components = np.asarray(_components(prior, prior.densities(points)[0]))
     draws = _draws(prior, jax.random.key(0) if key is None else key, chosen)
+    places = [tuple(int(i) for i in np.unravel_index(j, prior.shape)) for j in chosen]
     posterior = None
     if latents is not None:
         posterior = np.asarray(latents).reshape(len(latents), -1)[:, chosen]
     curves = []
-    for i, flat in enumerate(chosen):
-        index = tuple(int(axis) for axis in np.unravel_index(flat, departure.shape))
-        row = index[1] if len(index) == 2 else 0
-        seen = z[row][density[index] > _NEGLIGIBLE * density[index].max()]
+    for i, curve in enumerate(curves_at(prior, places, points)):
+        seen = curve.z[curve.density > _NEGLIGIBLE * curve.density.max()]
         curves.append(
             DensityCurve(
-                index,
-                z[row],
-                density[index],
-                reference[row],
-                float(departure[index]),
-                None if components is None else components[index[0]],
+                *curve,
+                float(departure[curve.place]),
+                None if components is None else components[curve.place[0]],
                 _histogram(draws[:, i], (seen[0], seen[-1]), _BINS),
                 None if posterior is None else _histogram(posterior[:, i], None, None),
             )
@@ -213,7 +207,6 @@ def _panel(axis: Any, curve: DensityCurve, prior: AbstractPrior) -> dict[str, An
             curve.z, curve.components.T, color=GREY, lw=0.4, alpha=0.5, rasterized=True
         )
         lines[r"components $\alpha_{q,p}\,p_{q,p}(z)$"] = parts[0]
-    place = ", ".join(f"{n}={i + 1}" for n, i in zip("qp", curve.place, strict=False))
-    axis.set_title(f"{place}   KL {curve.departure:.2g}", fontsize=7.5, pad=3)
+    axis.set_title(f"{place_name(curve.place)}   KL {curve.departure:.2g}", fontsize=7.5, pad=3)
     axis.tick_params(labelsize=7)
     return lines

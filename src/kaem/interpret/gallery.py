@@ -15,17 +15,20 @@ from ..errors import UserError
 from ..model import AbstractModel
 from ..serialisation import load
 from ..training.run import Run, evaluation_data
+from .curves import Place
 from .densities import density_sheet
 from .evolution import evolution
 from .figures import training_curves
 from .inference import infer
-from .influence import Influence, Place, draw_influence, influence, readable
+from .influence import Influence, draw_influence, influence, readable
 from .interpolation import draw_interpolation, interpolation, mode_pair, sample_pair
 from .power_posterior_figure import power_posterior_figure
 from .power_posteriors import power_posteriors
 from .reconstructions import reconstruction_sheet, reconstructions
 from .temperatures import temperature_figure, temperatures, trapezoids
 from .traversal import draw_traversal, traversal
+
+_EXPLAINED = 256  # examples whose latents are the aggregated posterior
 
 
 @dataclass(frozen=True)
@@ -57,19 +60,23 @@ class Gallery:
 
     @cached_property
     def data(self) -> np.ndarray:
-        return evaluation_data(self.run.config(), self.source, self.split)
+        x = evaluation_data(self.run.config(), self.source, self.split)
+        if x.shape[1:] != self.model.data_shape:
+            raise UserError(
+                f"the model makes data of shape {self.model.data_shape}, but the data has examples of "
+                f"shape {x.shape[1:]}; give data of the same shape with --data."
+            )
+        return x
 
     @cached_property
     def influence(self) -> Influence:
         return influence(self.model, self._key(0))
 
     @cached_property
-    def latents(self) -> np.ndarray:
-        """Of examples from all over the data."""
-        return infer(self._latent_model("aggregated posteriors"), self._spread(256), self._key(1)).latents  # fmt: skip
-
-    def _latent_model(self, figure: str) -> Any:
-        return readable(self.model, figure)
+    def explained(self) -> tuple[np.ndarray, np.ndarray]:
+        """Examples from all over the data, and their latents."""
+        x = self._spread(_EXPLAINED)
+        return x, infer(self.model, x, self._key(1)).latents
 
     def _spread(self, count: int) -> np.ndarray:
         """Examples from all over the data, which may be sorted."""
@@ -111,7 +118,7 @@ class Gallery:
         order = [int(np.ravel_multi_index(p, prior.shape)) for p in self._places(choices, 24)]
         by = "what was asked for" if choices.latents else "influence on the output"
         try:
-            latents = self.latents
+            _, latents = self.explained
         except (UserError, OSError):  # data that are not on this machine any more
             latents = None
         return density_sheet(
@@ -123,10 +130,9 @@ class Gallery:
         return self.influence
 
     def traversal(self, path: Path, choices: Choices) -> Any:
-        readable(self.model, "traversal", images=True)
+        model = readable(self.model, "traversal", images=True)
         base, others = None, "their medians"
         if choices.examples:
-            model = self._latent_model("traversal")
             z = infer(model, self._examples(choices.examples[:1], 1), self._key(3)).latents
             base, others = model.prior.cdf(jnp.asarray(z[0])), f"example {choices.examples[0]}"
         # Latents of one q do nearly the same: each q is shown once, by the one that does most.
@@ -153,7 +159,7 @@ class Gallery:
         return found
 
     def power_posteriors(self, path: Path, choices: Choices) -> Any:
-        model = self._latent_model("power-posteriors")
+        model = readable(self.model, "power-posteriors")
         x = self._examples(choices.examples[:1], 3)
         found = power_posteriors(model, x[len(x) // 2], self._key(6))
         power_posterior_figure(model, found, path)
@@ -162,13 +168,20 @@ class Gallery:
     def temperatures(self, path: Path, choices: Choices) -> Any:
         found = temperatures(self.run)
         x = self._examples(choices.examples, choices.count or 4)
-        bins = trapezoids(self._latent_model("temperatures"), x, found.ladder[-1], self._key(7))
+        bins = trapezoids(readable(self.model, "temperatures"), x, found.ladder[-1], self._key(7))
         temperature_figure(found, path, bins)
         return found
 
     def reconstructions(self, path: Path, choices: Choices) -> Any:
-        x = self._examples(choices.examples, choices.count or 10)
-        found = reconstructions(self.model, x, self._key(8))
+        count = choices.count or 10
+        if choices.examples or count > _EXPLAINED:
+            x = self._examples(choices.examples, count)
+            latents = infer(self.model, x, self._key(8)).latents
+        else:
+            x, latents = self.explained
+            chosen = np.linspace(0, len(x) - 1, min(count, len(x))).astype(int)
+            x, latents = x[chosen], latents[chosen]
+        found = reconstructions(self.model, x, latents)
         reconstruction_sheet(found, path, len(x))
         return found
 

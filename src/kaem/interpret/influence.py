@@ -24,9 +24,8 @@ from ..errors import UserError
 from ..generators import GENERATORS, AbstractGenerator
 from ..model import KAEM, AbstractModel
 from ..priors.inverse_transform import gauss_legendre
+from .curves import Place, place_name
 from .figures import BLUE, GREY, ORANGE, _figure, save_figure
-
-Place = tuple[int, ...]  # (q, p), or (q,) of a mixture
 
 MOST_SWEPT = 256
 _DRAWS = 1024  # for the variance of the output
@@ -54,11 +53,6 @@ class Influence(NamedTuple):
         """The first `count` places of different q: generators see sums over p, so one p stands for all."""
         first = {place[0]: place for place in reversed(self.places)}
         return [place for place in self.places if first[place[0]] == place][:count]
-
-
-def place_name(place: Place) -> str:
-    """`q=3, p=1`, counted from one as in the paper."""
-    return ", ".join(f"{name}={i + 1}" for name, i in zip("qp", place, strict=False))
 
 
 def readable(model: AbstractModel, figure: str, images: bool = False) -> KAEM:

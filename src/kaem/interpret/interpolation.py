@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..model import AbstractModel
+from .curves import Curve, Place, curves_at, symbol
 from .figures import BLUE, GREY, ORANGE, _figure, save_figure
-from .influence import Influence, Place, readable
-from .traversal import Curve, curves_at, density_window, show_images, symbol
+from .influence import Influence, readable
+from .traversal import density_window, show_images
 
 _PANELS = 3  # densities below the images, as in the paper
 _PARALLEL = 1e-3  # of sin(omega): below it, the chord and the arc agree to 1e-6

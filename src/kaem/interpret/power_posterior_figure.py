@@ -11,6 +11,7 @@ from scipy import stats
 from ..data.sheets import is_image
 from ..model import LatentModel
 from ..priors import AbstractPrior
+from .curves import symbol
 from .figures import BLUE, ORANGE, save_figure
 from .power_posteriors import PowerPosteriors
 
@@ -84,17 +85,13 @@ def power_posterior_figure(
         axes = below.subplots(1, len(rows), sharey=True, squeeze=False)[0]
         for axis, k in zip(axes, rows, strict=True):
             _joint(axis, found, shown[:2], int(k))
-        axes[0].set_ylabel(_name(shown[1].place), fontsize=8)
+        axes[0].set_ylabel(symbol(shown[1].place), fontsize=8)
         below.suptitle("Two of them together; contours hold 50 % and 90 % of the prior", fontsize=8)
     figure.suptitle(
         r"Power posteriors $p(z\,|\,x,t) \propto p(z)\,p(x\,|\,z)^t$ of one example", fontsize=10
     )
     save_figure(figure, path)
     return shown
-
-
-def _name(place: tuple[int, ...]) -> str:
-    return f"$z_{{{','.join(str(i + 1) for i in place)}}}$"
 
 
 def _example(axes: Any, found: PowerPosteriors) -> None:
@@ -127,7 +124,7 @@ def _ridges(axis: Any, found: PowerPosteriors, marginal: Marginal) -> None:
         axis.plot(z, height, color=colour, lw=0.9, zorder=-k)
     axis.set_yticks(range(len(found.t)), [f"{t:.2g}" for t in found.t])
     axis.set_xlim(z[0], z[-1])
-    axis.set_xlabel(_name(marginal.place), fontsize=8)
+    axis.set_xlabel(symbol(marginal.place), fontsize=8)
     axis.set_title(f"KL {found.moved[-1][marginal.place]:.2g}", fontsize=8)
     axis.tick_params(labelsize=7)
 
@@ -146,5 +143,5 @@ def _joint(axis: Any, found: PowerPosteriors, pair: list[Marginal], k: int) -> N
     axis.set_xlim(first.z[0], first.z[-1])
     axis.set_ylim(second.z[0], second.z[-1])
     axis.set_title(f"t = {found.t[k]:.2g}", fontsize=8)
-    axis.set_xlabel(_name(first.place), fontsize=8)
+    axis.set_xlabel(symbol(first.place), fontsize=8)
     axis.tick_params(labelsize=7)

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from ..data.sheets import is_image
 from ..errors import UserError
 from ..model import AbstractModel
 from .figures import _figure, save_figure
-from .inference import explainable, infer
+from .inference import explainable
 
 
 class Reconstructions(NamedTuple):
@@ -23,11 +23,12 @@ class Reconstructions(NamedTuple):
 
 
 def reconstructions(
-    model: AbstractModel, x: Float[Array | np.ndarray, "n ..."], key: PRNGKeyArray, **effort: int
+    model: AbstractModel,
+    x: Float[Array | np.ndarray, "n ..."],
+    latents: Float[Array | np.ndarray, "n ..."],
 ) -> Reconstructions:
-    """Infer, then decode; `effort` is that of `infer`."""
+    """What the latents of examples decode to; `infer` finds them."""
     model, examples = explainable(model, x)
-    latents = infer(model, examples, key, **effort).latents
     x, made = np.asarray(examples), np.asarray(model.decode(jnp.asarray(latents)))
     error = np.mean((x - made) ** 2, axis=tuple(range(1, x.ndim)))
     return Reconstructions(x, made, error)

@@ -16,9 +16,9 @@ from ..serialisation import write_atomically
 from ..training.checkpoint import read_json
 from ..training.run import Run
 from .closed_forms import family, fit_places
+from .curves import Place, place_name
 from .facts import ABOUT, facts
 from .gallery import FIGURES, Choices, Gallery
-from .influence import Place, place_name
 from .page import Markup, figure, page, score, table
 
 _FORMS = 12  # closed forms shown, of the most influential coordinates

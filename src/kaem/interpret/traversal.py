@@ -14,24 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..model import AbstractModel
-from ..priors import AbstractPrior
+from .curves import Curve, Place, curves_at, place_name, symbol
 from .figures import BLUE, GREY, ORANGE, _figure, save_figure
-from .influence import Place, place_name, readable
-
-_POINTS = 2001  # of a density curve: fine enough to read values off it
-
-
-class Curve(NamedTuple):
-    """A learned density and its reference on a grid."""
-
-    place: Place
-    z: np.ndarray
-    density: np.ndarray
-    reference: np.ndarray
-
-    def at(self, z: Any) -> np.ndarray:
-        """The density at z, off the drawn curve; zero outside the domain."""
-        return np.interp(z, self.z, self.density, left=0.0, right=0.0)
+from .influence import readable
 
 
 class Traversal(NamedTuple):
@@ -56,25 +41,6 @@ class Traversal(NamedTuple):
     def change(self) -> np.ndarray:
         """The root mean square change of a pixel from each image to the next."""
         return np.sqrt(np.mean(np.diff(self.images, axis=0) ** 2, axis=(1, 2, 3)))
-
-
-def curves_at(prior: AbstractPrior, places: Sequence[Place]) -> list[Curve]:
-    """The densities of given latents, on a grid fine enough to read values off it."""
-    nodes, values = prior.densities(_POINTS)
-    z = np.asarray(nodes, np.float64)
-    reference = np.exp(np.asarray(prior.pi_0.log_density(nodes), np.float64))
-    reference = np.broadcast_to(reference, z.shape)
-    reference = reference / np.trapezoid(reference, z, axis=1)[:, None]
-    curves = []
-    for place in places:
-        if len(place) != len(prior.shape) or not (np.array(place) < prior.shape).all() or min(place) < 0:  # fmt: skip
-            raise ValueError(
-                f"a place is an index, counted from zero, into latents of shape {prior.shape}; "
-                f"got {place}."
-            )
-        row = place[1] if len(place) == 2 else 0
-        curves.append(Curve(place, z[row], np.asarray(values[place], np.float64), reference[row]))
-    return curves
 
 
 def traversal(
@@ -137,11 +103,6 @@ def density_window(curve: Curve, *marked: np.ndarray) -> tuple[float, float]:
     every = np.concatenate([seen, *map(np.atleast_1d, marked)])
     margin = 0.03 * (every.max() - every.min())
     return every.min() - margin, every.max() + margin
-
-
-def symbol(place: Place) -> str:
-    """The latent's name in the paper, for an axis."""
-    return f"$z_{{{','.join(str(i + 1) for i in place)}}}$"
 
 
 def draw_traversal(found: Sequence[Traversal], path: Path, base: str = "their medians") -> None:
