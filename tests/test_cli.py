@@ -154,7 +154,7 @@ def test_plot(trained, tmp_path, capsys):
     assert [os.path.basename(f) for f in files] == ["densities.svg", "training.svg"]
     assert all("<svg" in Path(f).read_text() for f in files)
     assert main(["plot", str(trained), "nonsense"]) == 2
-    assert "densities, training" in capsys.readouterr().err
+    assert "densities, traversal" in capsys.readouterr().err
 
 
 def test_info(trained, capsys):

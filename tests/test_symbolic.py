@@ -37,7 +37,7 @@ LO, HI = -3.0, 3.0
 
 
 def sawtooth(z):
-    """No library has this: twenty-one kinks of random height."""
+    """No library has this: twenty kinks of random height."""
     heights = np.random.default_rng(3).normal(0, 0.8, 22)
     return np.interp(z, np.linspace(LO, HI, 22), heights)
 

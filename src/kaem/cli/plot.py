@@ -42,8 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which of the data, counted from 0; may be repeated",
     )  # fmt: skip
     parser.add_argument("--data", metavar="PATH", help="data instead of the run's own")
-    parser.add_argument("--split", choices=("train", "test"), default="train")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--split", choices=("train", "test"), default="train", help="of the data (default train)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of draws and chains")
 
 
 def _place(text: str) -> tuple[int, ...]:

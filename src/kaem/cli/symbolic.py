@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     fits = _found(model.prior, options.of, options.samples_for_bic, source, folder)
     swapped = model.with_symbolic_prior(fits, only_good=False)
     cost = _cost(model, swapped, source) | {"total_kl": fits.total_kl}
-    content = to_json(fits) | {"cost": cost}
+    content = to_json(fits) | {"model_sha256": _digest(source), "cost": cost}
     for entry, fit in zip(content["coordinates"], fits, strict=True):
         entry |= {"expression": text(fit.form), "latex": latex(fit.form)}
     write_atomically(paths["json"], json.dumps(content, indent=1, allow_nan=False).encode())
@@ -88,6 +88,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"results": results, "details": content, "files": files}
 
 
+def _digest(source: Path) -> str:
+    """Of the model file that was read."""
+    path = source / "model.safetensors" if source.is_dir() else source
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _found(prior: Any, of: Any, samples: int, source: Path, folder: Path) -> Any:
     """Closed forms of all coordinates; those of an interrupted run of this command are taken over."""
     import numpy as np
@@ -96,9 +102,7 @@ def _found(prior: Any, of: Any, samples: int, source: Path, folder: Path) -> Any
     from ..interpret.closed_forms.records import fit_from_json, fit_to_json
     from ..serialisation import write_atomically
 
-    model_file = source / "model.safetensors" if source.is_dir() else source
-    digest = hashlib.sha256(model_file.read_bytes()).hexdigest()
-    stamp = {"model": digest, "of": of, "samples": samples}
+    stamp = {"model": _digest(source), "of": of, "samples": samples}
     partial, known = folder / _PARTIAL, {}
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(partial.read_text("utf8"))

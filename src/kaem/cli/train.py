@@ -198,7 +198,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not options.no_report:
         from ..interpret.report import finish
 
-        written = finish(this)
+        written = finish(this, lambda text: print(text, file=sys.stderr, flush=True))
     result["files"] = [str(path) for path in written]
     if not options.json:
         rate = outcome.updates_per_second

@@ -132,11 +132,11 @@ def density_sheet(
     count: int = 24,
     *,
     order: Sequence[int] | np.ndarray | None = None,
-    ordered_by: str = "influence on the output",
+    ordered_by: str | None = "influence on the output",
     latents: Float[Array | np.ndarray, "n ..."] | None = None,
     key: PRNGKeyArray | None = None,
 ) -> list[DensityCurve]:
-    """The paper's prior plot for many coordinates; `ordered_by` says in the title what `order` is."""
+    """The paper's prior plot for many coordinates; `ordered_by` says in the title what `order` is, if it is one."""
     curves = density_curves(prior, count, 1201, order=order, latents=latents, key=key)
     columns = min(6, math.ceil(math.sqrt(len(curves) * 1.5)))
     rows = math.ceil(len(curves) / columns)
@@ -161,7 +161,8 @@ def density_sheet(
     by = "KL from the reference" if order is None else ordered_by
     which = f"all {total}" if shown == total else f"{shown} of {total}"
     end = " " if columns > 3 else "\n"
-    figure.suptitle(f"Learned prior densities: {which},{end}ordered by {by}", fontsize=10)
+    ordered = f",{end}ordered by {by}" if by else ""
+    figure.suptitle(f"Learned prior densities: {which}{ordered}", fontsize=10)
     for axis in axes.flat[max(0, shown - columns) : shown]:  # the lowest of each column
         axis.set_xlabel("latent z", fontsize=8)
     figure.supylabel("density", fontsize=9)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.arrays import Split
 from ..errors import UserError
-from ..model import AbstractModel
+from ..metrics.diagnostics import comparable
 from ..serialisation import load
 from ..training.run import Run, evaluation_data
 from .curves import Place
@@ -52,7 +52,7 @@ class Gallery:
     split: Split = "train"
 
     @cached_property
-    def model(self) -> AbstractModel:
+    def model(self) -> Any:
         return load(self.run.model_file)
 
     def _key(self, number: int) -> Any:
@@ -116,11 +116,13 @@ class Gallery:
     def densities(self, path: Path, choices: Choices) -> Any:
         prior = readable(self.model, "densities").prior
         order = [int(np.ravel_multi_index(p, prior.shape)) for p in self._places(choices, 24)]
-        by = "what was asked for" if choices.latents else "influence on the output"
+        by = None if choices.latents else "influence on the output"
         try:
             _, latents = self.explained
-        except (UserError, OSError):  # data that are not on this machine any more
-            latents = None
+        except (UserError, OSError):
+            if self.source is not None:
+                raise
+            latents = None  # the run's own data are not on this machine any more
         return density_sheet(
             prior, path, len(order), order=order, ordered_by=by, latents=latents, key=self._key(2)
         )
@@ -159,10 +161,10 @@ class Gallery:
         return found
 
     def power_posteriors(self, path: Path, choices: Choices) -> Any:
-        model = readable(self.model, "power-posteriors")
+        comparable(self.model)
         x = self._examples(choices.examples[:1], 3)
-        found = power_posteriors(model, x[len(x) // 2], self._key(6))
-        power_posterior_figure(model, found, path)
+        found = power_posteriors(self.model, x[len(x) // 2], self._key(6))
+        power_posterior_figure(self.model, found, path)
         return found
 
     def temperatures(self, path: Path, choices: Choices) -> Any:

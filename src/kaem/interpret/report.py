@@ -24,7 +24,7 @@ from .page import Markup, figure, page, score, table
 _FORMS = 12  # closed forms shown, of the most influential coordinates
 
 _CAPTIONS = {
-    "samples": "100 samples, each drawn in one go",
+    "samples": "100 samples",
     "reconstructions": "Data, what the model makes of them through a draw of their posterior latents, and the difference",
     "influence": "How much of the output's variance each latent makes: over its whole range, and by its slope",
     "densities": "The learned densities against their reference, ordered by influence, with exact samples and the aggregated posterior of data",
@@ -117,14 +117,19 @@ def _again(run: Run) -> str:
     """The commands that repeat the run, and everything they set."""
     record = run.record()
     settings, name = record["settings"], run.path.resolve().name
-    tuned = settings["model"].get("start")
-    what = [record["what"], *(["--finetune", settings["posterior"]["kind"]] if tuned else [])]
-    command = ["kaem", "train", *what, "--config", f"{name}/config.json", "--out", f"{name}-again"]
+    what, begun = record["what"], f"{name}/{run.start_file.name}"
+    command = ["--config", f"{name}/config.json", "--out", f"{name}-again"]
+    if settings["model"].get("start"):  # the run itself keeps what it went on from
+        what, command = "quickstart", [*command, "--set", f"model.start={begun}"]
+    elif settings["prior"].get("start"):
+        command += ["--prior-from", begun]
+    command = ["kaem", "train", what, *command]
     devices = f"JAX_NUM_CPU_DEVICES={record['devices']} " if "devices" in record else ""
     return (
         f"<pre>{html.escape(devices + shlex.join(command))}</pre>"
         f"<p>The data had SHA-256 <code>{record['data']['sha256'][:16]}</code>… With the same data, "
-        "versions and number of devices, the same machine gives the same bits.</p>"
+        "versions and number of devices, the same machine gives the same bits. The command is for "
+        "the folder that holds the run.</p>"
         "<details><summary>All settings</summary>"
         f"<pre>{html.escape(json.dumps(settings, indent=2))}</pre></details>"
     )

@@ -41,7 +41,7 @@ def temperatures(run: Run) -> Temperatures:
     settings = config.posterior
     if settings.criterion != "thermodynamic" or config.model.kind != "kaem":
         raise UserError(
-            f"{run.path} has no temperatures: it is a {config.model.kind} trained with "
+            f"{run.path} has no temperatures: it is a model of kind {config.model.kind!r} trained with "
             f"posterior.criterion = {settings.criterion!r}. A run that has: `kaem train PRESET --set posterior.kind=ula "
             "--set posterior.criterion=thermodynamic`."
         )

@@ -4,8 +4,8 @@ r"""Closed forms for every learned density of a prior: what a scientist would wr
 $f = \log p - \log\pi_0$) and measures what it costs: $\mathrm{KL}(p\,\|\,q)$, the weighted $R^2$ of the
 log-density, and the largest error of the density. A formula that misses by more than the two thresholds
 below is reported as no good. `symbolic_prior` puts the formulas back into the prior, where they are
-sampled exactly like the energies they replace. A coordinate's KLs add up to that of the prior, which
-bounds what any model can lose by the exchange.
+sampled exactly like the energies they replace. The coordinates' KLs add up to that of the
+prior, and no generator can make it larger: data of the two models are at most that far apart.
 """
 
 import math

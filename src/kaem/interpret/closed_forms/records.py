@@ -15,6 +15,7 @@ import numpy as np
 from ...bases.closed_form import TERMS, ClosedForm
 from ...errors import UserError
 from ...priors import REFERENCES
+from ..curves import place_name
 from .fits import NODES, Fit, Fits, Of, family
 from .search import MAX_PARAMETERS
 
@@ -41,6 +42,7 @@ def to_json(fits: Fits) -> dict[str, Any]:
 def fit_to_json(fit: Fit, of: Of) -> dict[str, Any]:
     """One coordinate."""
     return {
+        "latent": place_name(fit.place),
         "place": list(fit.place),
         "domain": list(fit.domain),
         "family": family(fit.form, of),

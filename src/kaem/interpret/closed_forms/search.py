@@ -15,7 +15,7 @@ import numpy as np
 from ...bases.closed_form import NUMPY, TERMS, ClosedForm, Term
 from .fitting import FINE, Candidate, Target, candidate, fitted, sensible, split
 
-MAX_TERMS, MAX_PARAMETERS = 4, 12
+_ROUNDS, MAX_PARAMETERS = 4, 12
 _BEAM = 3  # forms kept at each size
 _STARTS, _REFINED = 2, 6  # of each kind of term, and of all, that are polished for each of them
 _RESTS = ("phase", "centre", "mean", "location")  # parameters that a scientist would set to zero
@@ -210,7 +210,7 @@ def search(target: Target) -> Candidate:
     library = _library(target, root)
     beam = [ClosedForm()]
     parabola = ClosedForm(("linear", "square"), ((0.0,), (0.0,)))
-    for size in range(1, MAX_TERMS + 1):
+    for size in range(1, _ROUNDS + 1):
         grown: dict[tuple[str, ...], Candidate] = {}
         starts = [added for form in beam for added in _additions(form, target, library, root)]
         if size == 2:
