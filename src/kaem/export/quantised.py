@@ -47,6 +47,10 @@ class Quantised:
 
     def generate(self, u: Int[np.ndarray, "n L"]) -> Int[np.ndarray, "n ..."]:
         """Quantiles of 16 bits to bytes (codes of 16 bits without a sigmoid): the reference."""
+        if not self.layers:
+            raise ValueError(
+                "only the prior was quantised: `quantise(model)` has the generator too."
+            )
         u = np.asarray(u).reshape(-1, len(self.tables.words))
         x = self.sum(self.tables.look_up(u))
         for layer in self.layers:
@@ -114,41 +118,44 @@ def quantise(
     weight_bits: int = 8,
     samples: int = 2048,
     seed: int = 0,
+    generator: bool = True,
 ) -> Quantised:
     """The model in integers.
 
     **Arguments:** `entries`, `bits`, `interpolate` and `addressing` are those of the prior's tables; `inner_bits` are the
     words of inner Kolmogorov-Arnold layers, `weight_bits` those of all others; ranges are calibrated on
-    `samples` draws.
+    `samples` draws. Without `generator` only the prior is quantised.
     """
     for name, value in (("inner_bits", inner_bits), ("weight_bits", weight_bits)):
         if not 4 <= value <= 16:
             raise ValueError(f"{name} must be from 4 to 16, got {value}.")
     kaem = exportable(model)
-    generator = kaem.generator
-    if isinstance(generator, KAN):
-        for layer in generator.layers:
+    tables = quantise_prior(
+        kaem.prior, entries=entries, bits=bits, interpolate=interpolate, addressing=addressing
+    )
+    total, lo, hi = _sum(tables)
+    if not generator:
+        return Quantised(tables, total, (), None, 0.0, 0.0, ())
+    decoder = kaem.generator
+    if isinstance(decoder, KAN):
+        for layer in decoder.layers:
             if not isinstance(layer.basis, LinearBasis):
                 raise UserError(
                     f"a KAN generator of {type(layer.basis).__name__} functions has no shared basis to put "
                     "into tables, so it cannot be quantised; its prior can (`--to lut`), and the whole "
                     "model in floating point (`--to onnx`)."
                 )
-    tables = quantise_prior(
-        kaem.prior, entries=entries, bits=bits, interpolate=interpolate, addressing=addressing
-    )
-    total, lo, hi = _sum(tables)
     u = np.random.default_rng(seed).integers(0, 1 << U_BITS, (samples, len(tables.words)))
     draws = tables.look_up(u)
     z = tables.latents(draws).reshape(samples, len(lo), -1).sum(axis=2)
-    if isinstance(generator, KAN):
-        made = _kan(generator, z, lo, hi, inner_bits, weight_bits)
+    if isinstance(decoder, KAN):
+        made = _kan(decoder, z, lo, hi, inner_bits, weight_bits)
     else:
-        assert isinstance(generator, CNN)
-        made = _cnn(generator, z, lo, hi, weight_bits)
+        assert isinstance(decoder, CNN)
+        made = _cnn(decoder, z, lo, hi, weight_bits)
     layers, out_lo, out_hi = made
     sigmoid = None
-    if generator.output == "sigmoid":
+    if decoder.output == "sigmoid":
         logits = np.linspace(-_LOGITS, _LOGITS, 1 << OUTPUT_BITS)
         sigmoid = np.round(255 / (1 + np.exp(-logits))).astype(np.int64)
     return Quantised(tables, total, layers, sigmoid, out_lo, out_hi, tuple(kaem.data_shape))
