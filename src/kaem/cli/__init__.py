@@ -21,6 +21,7 @@ VERBS = {
     "plot": "draw figures: densities, traversals, interpolations, posteriors, training",
     "symbolic": "closed forms of the learned densities, and what using them would cost",
     "report": "write one self-contained HTML page about a run",
+    "export": "ship a model: tables, C, HLS, Verilog, ONNX; verified bit by bit",
     "compare": "put runs side by side: samples, metrics, costs",
     "info": "versions and devices, or what a run is",
     "data": "datasets: list, check, fetch",

@@ -251,10 +251,10 @@ def _kolmogorov(
 
 def _cells(at: Callable[[np.ndarray], np.ndarray], tolerance: float, most: int) -> int:
     """The logarithm of how many cells make linear interpolation as good as the words are."""
+    every = at(np.arange((2 << most) + 1) << (COORDINATE_BITS - most - 1))
     for cells in range(5, most):
-        rest = COORDINATE_BITS - cells
-        knots = at(np.arange((1 << cells) + 1) << rest)
-        middles = at((np.arange(1 << cells) << rest) + (1 << (rest - 1)))
+        step = 2 << (most - cells)
+        knots, middles = every[::step], every[step // 2 :: step]
         error = np.abs((knots[:-1] + knots[1:]) / 2 - middles).max(axis=0)
         if (error <= tolerance * np.abs(knots).max(axis=0) + 1e-12).all():
             return cells

@@ -150,14 +150,14 @@ def files(q: Quantised, name: str = "kaem", *, generator: bool = True) -> dict[s
 
 
 def verify(
-    folder: Path, q: Quantised, *, samples: int = 100_000, images: int = 10
+    folder: Path, q: Quantised, *, name: str = "*", samples: int = 100_000, images: int = 10
 ) -> dict[str, Any]:
     """Simulates, lints, synthesises and places what `files` put into `folder`.
 
     **Returns:** flat results. What needs a program that is not installed is missing from them, and
     `SECTION_missing` names its package.
     """
-    tops = sorted(Path(folder).glob("*_top.v"))
+    tops = sorted(Path(folder).glob(f"{name}_top.v"))
     if len(tops) != 1:
         raise UserError(
             f"{folder} must hold one Verilog export, a file NAME_top.v with those around it, but has "

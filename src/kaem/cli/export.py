@@ -1,0 +1,150 @@
+"""`kaem export RUN --to TARGET`: a model as tables, C, HLS, Verilog or ONNX."""
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+TARGETS = {
+    "lut": "the prior's inverse CDFs as tables: .npz, .mem and a C header",
+    "c": "C99 without dependencies, in integers and in floats",
+    "hls": "C++ for Vitis HLS, with a test bench and a script",
+    "verilog": "a sampler of the prior, with --generator the whole model",
+    "onnx": "graphs from quantiles and from latents to data",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder or a .safetensors model")
+    parser.add_argument(
+        "--to", required=True, choices=tuple(TARGETS), help=", ".join(TARGETS), metavar="TARGET"
+    )
+    parser.add_argument("-o", "--output", metavar="DIR", help="default RUN/export/TARGET")
+    parser.add_argument("--verify", action="store_true", help="compile and run it, and compare")
+    parser.add_argument("--name", default="kaem", help="prefix of files and functions (kaem)")
+    parser.add_argument(
+        "--entries", type=int, default=1024, metavar="N", help="of a table, a power of two (1024)"
+    )
+    parser.add_argument(
+        "--bits", type=int, default=16, metavar="N", help="of a table's words, 4 to 16 (16)"
+    )
+    parser.add_argument(
+        "--nearest", action="store_true", help="read tables to the nearest entry, not linearly"
+    )
+    parser.add_argument(
+        "--tails", action="store_true", help="spend half of a table's entries on its tails"
+    )
+    parser.add_argument(
+        "--inner-bits", type=int, default=16, metavar="N",
+        help="of inner Kolmogorov-Arnold layers (16); the last one, and convolutions, have 8",
+    )  # fmt: skip
+    parser.add_argument(
+        "--generator", action="store_true", help="of --to verilog: the generator too"
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", options.name):
+        raise UserError(
+            f"--name must be an identifier of up to 32 letters, digits and underscores, got {options.name!r}."
+        )
+    if options.generator and options.to != "verilog":
+        raise UserError(f"--generator is for --to verilog; --to {options.to} has it or needs none.")
+
+    from ..export.quantised import exportable
+    from ..serialisation import load, write_atomically
+
+    source = Path(options.run)
+    model = exportable(load(source))
+    place = source if source.is_dir() else source.parent
+    folder = Path(options.output) if options.output else place / "export" / options.to
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder with -o.")
+    target = importlib.import_module(f"..export.{options.to}", __package__)
+    record: dict[str, Any] = {"target": options.to, "name": options.name}
+    extra = {"generator": options.generator} if options.to == "verilog" else {}
+    if options.to == "onnx":
+        subject, quantised = model, None
+    else:
+        subject = quantised = _quantised(model, options)
+        extra |= {"model": model} if options.to == "c" else {}
+    made = target.files(subject, options.name, **extra)
+    if quantised is not None:
+        from ..export.quality import quality
+
+        record |= {"settings": _settings(options), "quality": quality(model, quantised)}
+    stale = _stale(folder, made)
+    for name, content in made.items():
+        write_atomically(folder / name, content)
+    for path in stale:
+        path.unlink(missing_ok=True)
+    record["files"] = list(made)
+    write_atomically(folder / "export.json", json.dumps(record, indent=1).encode())
+    files = [str(folder / name) for name in (*made, "export.json")]
+    if not options.json:
+        print(f"wrote {len(files)} files into {folder}")
+        _show(record.get("quality", {}))
+    verification = None
+    if options.verify:
+        print("verifying: compiling and running what was written", file=sys.stderr)
+        verification = target.verify(folder, subject, name=options.name)
+        content = json.dumps(verification, indent=1).encode()
+        write_atomically(folder / "verification.json", content)
+        files.append(str(folder / "verification.json"))
+        if not options.json:
+            _show(verification)
+        wrong = {k: v for k, v in verification.items() if k.endswith("mismatches") and v}
+        if wrong:
+            raise UserError(
+                f"what was written does not equal the reference: {wrong}. See {folder / 'verification.json'}; "
+                "do not use it, and please report this."
+            )
+    return {"results": record | {"verification": verification}, "files": files}
+
+
+def _stale(folder: Path, made: dict[str, bytes]) -> list[Path]:
+    """What an earlier export left that this one does not write again."""
+    try:
+        kept = json.loads((folder / "export.json").read_text("utf8"))["files"]
+        names = [name for name in kept if isinstance(name, str) and Path(name).name == name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [folder / name for name in (*names, "verification.json") if name not in made]
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "entries": options.entries,
+        "bits": options.bits,
+        "interpolate": not options.nearest,
+        "addressing": "tails" if options.tails else "uniform",
+        "inner_bits": options.inner_bits,
+    }
+
+
+def _quantised(model: Any, options: argparse.Namespace) -> Any:
+    from ..export import quantise
+
+    try:
+        whole = options.to in ("c", "hls") or options.generator
+        return quantise(model, **_settings(options), generator=whole)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _show(values: dict[str, Any], prefix: str = "") -> None:
+    """One line for each number."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _show(value, f"{prefix}{name}.")
+        elif isinstance(value, float):
+            print(f"{prefix}{name} = {value:.5g}")
+        elif not isinstance(value, list):
+            print(f"{prefix}{name} = {value}")
