@@ -59,16 +59,10 @@ def test_c_equals_the_reference(name, tmp_path):
     found = c.verify(written(tmp_path, made), q, name="small", samples=3_000, images=200)
     assert [found[what] for what in MISMATCHES] == [0] * 5
     assert (found["prior_samples"], found["images"]) == (3_000, 200)
-    assert (
-        len(
-            np.unique(
-                q.generate(
-                    np.random.default_rng(1).integers(0, 65536, (99, 6 if "kan" in name else 4))
-                )
-            )
-        )
-        > 9
-    )
+    # What was compared is neither constant nor all at the ends, and scaled in 32 bits where these suffice.
+    drawn = q.sample(np.arange(99))
+    assert np.mean((drawn > drawn.min()) & (drawn < drawn.max())) > 0.2
+    assert ("small_scale_32(" in made["small.c"].decode()) == ("16" not in name)
 
 
 def test_a_model_and_its_float_twin(pictures, tmp_path):

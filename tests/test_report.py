@@ -175,6 +175,12 @@ def test_plots_show_what_was_asked_for(trained, tmp_path, monkeypatch):
         (["traversal", "--points", "1"], "at least 2"),
         (["densities", "--count", "0"], "at least 1"),
         (["reconstructions", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["densities", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["traversal", "--points", "5000"], "at most 100"),
+        (["training", "--latent", "3,1"], "would change nothing"),
+        (["interpolation", "--example", "3"], "--between data"),
+        (["training", "--seed", "99999999999999999999"], "a seed is"),
+        ([""], "no figure was named"),
     ],
 )
 def test_mistakes_are_explained_and_write_nothing(trained, tmp_path, capsys, arguments, message):
@@ -183,6 +189,32 @@ def test_mistakes_are_explained_and_write_nothing(trained, tmp_path, capsys, arg
     assert message in captured
     assert "Traceback" not in captured
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "{}", "has no 'what'"),
+        ("history.jsonl", '[1, 2]\n{"step": 1, "seconds": 1}\n', "line 1"),
+        ("history.jsonl", '{"step": 1, "seconds": "x"}\n{"step": 2, "seconds": 2}\n', "line 1"),
+        ("history.jsonl", b"\xff\xfe\n\xff\n", "line 1"),
+    ],
+)
+def test_damaged_runs_are_named(trained, tmp_path, capsys, name, content, message):
+    run = tmp_path / "damaged"
+    run.mkdir()
+    shutil.copy(trained / "config.json", run)
+    (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    command = ["plot", str(run), "training"] if name == "history.jsonl" else ["info", str(run)]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_latents_are_shown_once(trained, tmp_path):
+    twice = ["--latent", "3,1", "--latent", "3,1", "-o", str(tmp_path)]
+    assert main(["plot", str(trained), "densities", *twice]) == 0
+    (tmp_path / "file").touch()
+    assert main(["plot", str(trained), "training", "-o", str(tmp_path / "file")]) == 2
 
 
 def test_the_clock_of_a_resumed_run_counts_all_sessions():

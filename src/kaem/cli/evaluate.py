@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .options import seed
 from .progress import Counter
 
 METHODS = ("importance", "trapezoid", "corrected", "steppingstone", "ais")
@@ -38,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--proposals", type=int, metavar="N", help="or chains, or particles")
     parser.add_argument("--temperatures", type=int, metavar="N", help="of annealed likelihoods")
     parser.add_argument("--steps", type=int, metavar="N", help="of chains")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N")
     parser.add_argument("--size", type=int, metavar="N", help="crop and resize REAL and FAKE first")
     parser.add_argument("-o", "--output", metavar="FILE", help=".json for REAL and FAKE")
 
@@ -68,8 +69,6 @@ def _checked(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} must be at least 1, got {value}.")
-    if options.seed < 0:
-        raise UserError(f"--seed must not be negative, got {options.seed}.")
     if options.output and Path(options.output).suffix != ".json":
         raise UserError(f"-o takes a .json file, got {options.output}.")
     pair, inception = len(options.what) == 2, options.fid or options.kid

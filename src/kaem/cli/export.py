@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .options import checked_folder
 
 TARGETS = {
     "lut": "the prior's inverse CDFs as tables: .npz, .mem and a C header",
@@ -62,9 +63,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     source = Path(options.run)
     model = exportable(load(source))
     place = source if source.is_dir() else source.parent
-    folder = Path(options.output) if options.output else place / "export" / options.to
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder with -o.")
+    folder = checked_folder(
+        Path(options.output) if options.output else place / "export" / options.to
+    )
     target = importlib.import_module(f"..export.{options.to}", __package__)
     record: dict[str, Any] = {"target": options.to, "name": options.name}
     extra = {"generator": options.generator} if options.to == "verilog" else {}
@@ -92,7 +93,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     verification = None
     if options.verify:
         print("verifying: compiling and running what was written", file=sys.stderr)
-        verification = target.verify(folder, subject, name=options.name)
+        kept = {"model": model} if options.to == "c" else {}
+        verification = target.verify(folder, subject, name=options.name, **kept)
         content = json.dumps(verification, indent=1).encode()
         write_atomically(folder / "verification.json", content)
         files.append(str(folder / "verification.json"))

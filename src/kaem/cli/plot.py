@@ -1,10 +1,12 @@
 """`kaem plot RUN FIGURE...`: what a run learned, and how."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .options import checked_folder, seed
 
 FIGURES = (
     "densities",
@@ -18,11 +20,26 @@ FIGURES = (
     "training",
 )
 FORMATS = ("png", "svg", "gif", "webp")
+# Which options a figure heeds.
+_USES = {
+    "densities": {"count", "latent", "data", "split"},
+    "traversal": {"count", "latent", "points", "example", "data", "split"},
+    "interpolation": {"points", "between", "example", "data", "split"},
+    "influence": {"count"},
+    "power-posteriors": {"example", "data", "split"},
+    "temperatures": {"count", "example", "data", "split"},
+    "reconstructions": {"count", "example", "data", "split"},
+    "evolution": set(),
+    "training": set(),
+}
+_LIMITS = {"count": (1, 1000), "points": (2, 100)}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("figures", metavar="FIGURE", nargs="+", help=", ".join(FIGURES))
+    parser.add_argument(
+        "figures", metavar="FIGURE", nargs="+", help=f"{', '.join(FIGURES)}, or all that apply"
+    )
     parser.add_argument("-o", "--output", metavar="DIR", help="default RUN/figures")
     parser.add_argument(
         "--format", choices=FORMATS, help="png (default) or svg; of evolution, gif or webp"
@@ -34,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a coordinate to show, counted from 1, instead of the most influential; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--between", choices=("samples", "data", "modes"), default="samples",
+        "--between", choices=("samples", "data", "modes"),
         help="the ends of an interpolation (default samples)",
     )  # fmt: skip
     parser.add_argument(
@@ -42,10 +59,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which of the data, counted from 0; may be repeated",
     )  # fmt: skip
     parser.add_argument("--data", metavar="PATH", help="data instead of the run's own")
-    parser.add_argument(
-        "--split", choices=("train", "test"), default="train", help="of the data (default train)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of draws and chains")
+    parser.add_argument("--split", choices=("train", "test"), help="of the data (default train)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of draws and chains")
 
 
 def _place(text: str) -> tuple[int, ...]:
@@ -61,34 +76,64 @@ def _suffix(figure: str, wanted: str | None) -> str:
     return wanted if wanted in fitting else fitting[0]
 
 
+def _check(options: argparse.Namespace, figures: list[str]) -> None:
+    """That numbers are within bounds, and that some figure heeds every option."""
+    for name, (least, most) in _LIMITS.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            raise UserError(f"--{name} must be at least {least} and at most {most}, got {value}.")
+    for option in ("count", "points", "latent", "between", "example", "data", "split"):
+        if getattr(options, option) and not any(option in _USES[name] for name in figures):
+            fitting = [name for name, uses in _USES.items() if option in uses]
+            raise UserError(
+                f"--{option} is for {', '.join(fitting)}; it would change nothing about "
+                f"{', '.join(figures)}."
+            )
+    only = [name for name in figures if "example" in _USES[name]] == ["interpolation"]
+    if options.example and only and options.between != "data":
+        raise UserError(
+            "--example is an end of an interpolation only with --between data; add that."
+        )
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    figures = [name for text in options.figures for name in text.split(",") if name]
+    figures = list(
+        dict.fromkeys(name for text in options.figures for name in text.split(",") if name)
+    )
+    everything = figures == ["all"]
+    if everything:
+        figures = list(FIGURES)
     unknown = [name for name in figures if name not in FIGURES]
-    if unknown:
-        raise UserError(f"unknown figure {unknown[0]!r}; choose from {', '.join(FIGURES)}.")
+    if unknown or not figures:
+        got = f"unknown figure {unknown[0]!r}" if unknown else "no figure was named"
+        raise UserError(f"{got}; choose from {', '.join(FIGURES)}, or all.")
+    _check(options, figures)
     if options.format and all(_suffix(name, options.format) != options.format for name in figures):
         raise UserError(
             f"--format {options.format} is not for {', '.join(figures)}: evolution is a gif or webp, "
             "all other figures are png or svg."
         )
-    for name, least in (("count", 1), ("points", 2)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name} must be at least {least}, got {value}.")
-    places = tuple(_place(text) for text in options.latent)
+    places = tuple(dict.fromkeys(_place(text) for text in options.latent))
+    folder = checked_folder(Path(options.output)) if options.output else None
 
     from ..interpret import gallery
     from ..training.run import Run
 
-    this = gallery.Gallery(Run.open(options.run), options.seed, options.data, options.split)
+    split: Any = options.split or "train"
+    this = gallery.Gallery(Run.open(options.run), options.seed, options.data, split)
     choices = gallery.Choices(
-        options.count, options.points, places, options.between, tuple(options.example)
+        options.count, options.points, places, options.between or "samples", tuple(options.example)
     )
-    folder = Path(options.output) if options.output else this.run.figures
     written = []
     for name in figures:
-        path = folder / f"{name}.{_suffix(name, options.format)}"
-        gallery.FIGURES[name](this, path, choices)
+        path = (folder or this.run.figures) / f"{name}.{_suffix(name, options.format)}"
+        try:
+            gallery.FIGURES[name](this, path, choices)
+        except UserError as error:
+            if not everything:
+                raise
+            print(f"no {name}: {error}", file=sys.stderr)
+            continue
         written.append(str(path))
         if not options.json:
             print(f"wrote {path}")

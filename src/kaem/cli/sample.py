@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .options import seed
 
 _MAX_GIGABYTES = 4
 
@@ -13,7 +14,7 @@ _MAX_GIGABYTES = 4
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder or a .safetensors model")
     parser.add_argument("-n", type=int, default=64, metavar="N", help="how many (default 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N")
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="samples.png", help=".png sheet or .npz arrays"
     )
@@ -23,8 +24,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     output = Path(options.output)
     if options.n < 1:
         raise UserError(f"-n must be at least 1, got {options.n}.")
-    if options.seed < 0:
-        raise UserError(f"--seed must not be negative, got {options.seed}.")
     if output.suffix not in (".png", ".npz"):
         raise UserError(f"-o takes a .png or .npz file, got {output}.")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .options import seed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="go on from the trained run WHAT with this posterior, in a new run",
     )
     parser.add_argument("--steps", type=int, metavar="N", help="updates (training.steps)")
-    parser.add_argument("--seed", type=int, metavar="N", help="training.seed")
+    parser.add_argument("--seed", type=seed, metavar="N", help="training.seed")
     parser.add_argument("--out", metavar="RUN", help="the run folder (default runs/WHAT)")
     parser.add_argument(
         "--no-report", action="store_true", help="leave out the figures and the report at the end"

@@ -74,13 +74,7 @@ static inline int32_t ${name}_scale(int64_t sum, int32_t multiplier, int shift, 
     return y < low ? low : y > high ? high : (int32_t)y;
 }
 
-/* Both are read before one is taken: a branch would keep compilers from vectorising. */
-static inline int32_t ${name}_choose(int which, int32_t first, int32_t second)
-{
-    return which ? first : second;
-}
-
-${narrow}/* The prior: inverse CDFs. */
+${helpers}/* The prior: inverse CDFs. */
 ${tables}
 ${look_up}
 void ${name}_latents(const uint16_t u[${guard}_LATENTS], uint16_t words[${guard}_LATENTS])
@@ -129,7 +123,16 @@ void ${name}_sample(uint32_t seed, ${pixel} image[${guard}_SIZE])
 }
 """)
 
-_NARROW = Template("""\
+_HELPERS = {
+    "choose": Template("""\
+/* Both are read before one is taken: a branch would keep compilers from vectorising. */
+static inline int32_t ${name}_choose(int which, int32_t first, int32_t second)
+{
+    return which ? first : second;
+}
+
+"""),
+    "scale_32": Template("""\
 /* The same in 32 bits, for compilers to vectorise: the lower 12 bits of the sum are multiplied apart. */
 static inline int32_t ${name}_scale_32(int32_t sum, int32_t multiplier, int shift, int32_t low, int32_t high)
 {
@@ -138,7 +141,8 @@ static inline int32_t ${name}_scale_32(int32_t sum, int32_t multiplier, int shif
     return y < low ? low : y > high ? high : y;
 }
 
-""")
+"""),
+}
 
 _EXAMPLE = Template("""\
 /* ${name}_example.c: one sample as ${format}. Build and run:
@@ -198,7 +202,11 @@ def _source(q: Quantised, name: str) -> str:
         sum_half=1 << (q.sum.shift - 1),
         sum_shift=q.sum.shift,
         layers=layers,
-        narrow=_NARROW.substitute(name=name) if f"{name}_scale_32" in layers else "",
+        helpers="".join(
+            text.substitute(name=name)
+            for function, text in _HELPERS.items()
+            if f"{name}_{function}(" in layers
+        ),
         sigmoid=(
             ""
             if q.sigmoid is None

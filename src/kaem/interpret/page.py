@@ -13,10 +13,12 @@ table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left
 code,pre{font:14px/1.4 ui-monospace,monospace;background:#f5f5f5;border-radius:3px;padding:.1rem .3rem}
 pre{padding:.6rem;overflow:auto}
 .side{display:flex;flex-wrap:wrap;gap:1rem}.side figure{flex:1 1 16rem;max-width:30rem;margin:0}
-.wide{overflow-x:auto}.note{color:#555}.rows td,.rows th{white-space:nowrap}math{font-size:1.1em}
-@media screen and (max-width:40rem){.wide img{min-width:40rem}}
+.wide{overflow-x:auto}.note{color:#555}.rows th{white-space:nowrap}math{font-size:1.1em}
+td{overflow-wrap:anywhere}.rows td{overflow-wrap:normal}
+@media screen and (max-width:40rem){.wide img{min-width:40rem}.rows td{min-width:5rem}}
 @media print{body{max-width:none;margin:0;font-size:11pt}h2{break-after:avoid}
-figure,tr{break-inside:avoid}.wide{overflow:visible}.rows td{white-space:normal}pre{white-space:pre-wrap}}
+figure,tr{break-inside:avoid}.wide{overflow:visible}img{max-height:23cm;width:auto}
+thead{display:table-header-group}details::details-content{content-visibility:visible;height:auto}pre{white-space:pre-wrap}}
 """
 
 
@@ -48,7 +50,7 @@ def _cell(text: str) -> str:
 def table(header: list[str], body: list[list[str]]) -> str:
     """A table whose first column names its rows; with a header, rows are lines and may scroll."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    head = head and f"<tr>{head}</tr>"
+    head = head and f"<thead><tr>{head}</tr></thead>"
     lines = "".join(
         f"<tr><th>{_cell(name)}</th>"
         + "".join(f"<td>{_cell(cell)}</td>" for cell in cells)
@@ -64,5 +66,5 @@ def score(entry: dict[str, Any]) -> str:
     if entry.get("value") is None:
         return ""
     error = f" ± {entry['error']:.2g}" if entry.get("error") is not None else ""
-    note = " (not to be trusted: see details)" if "why" in entry else ""
+    note = " (not to be trusted)" if "why" in entry else ""
     return f"{entry['value']:,.5g}{error}{note}"

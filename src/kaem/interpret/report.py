@@ -80,20 +80,23 @@ def closed_forms(model: KAEM, places: list[Place]) -> str:
     body = [
         [
             place_name(fit.place),
-            Markup(mathml(fit.form, 3)),
-            family(fit.form) + ("" if fit.good else ": no good closed form"),
-            f"{fit.r_squared:.4f}",
+            "good" if fit.good else "no good form",
             f"{fit.relative_error:.2%}",
-            f"{fit.kl:.1e}",
+            f"{fit.kl:.1e}".replace("-", "\N{NON-BREAKING HYPHEN}"),
+            f"{fit.r_squared:.4f}",
+            Markup(mathml(fit.form, 3)),
+            family(fit.form),
         ]
         for fit in fits
     ]
-    header = ["latent", "log p(z), up to a constant", "family", "R²", "error", "KL"]
+    header = ["latent", "verdict", "error", "KL", "R²", "log p(z), up to a constant", "family"]
     good = sum(fit.good for fit in fits)
     return (
         f"<h2>Closed forms</h2><p>{good} of the {len(fits)} most influential densities have a good "
-        "closed form. Error: the largest of the density, over its peak; KL in nats. "
-        "<code>kaem symbolic</code> finds those of all coordinates, and what using them costs.</p>"
+        "closed form: the shortest that 100,000 samples could not tell apart, if its density is off by at "
+        "most 2 % of the peak. Error: the largest of the density, over its peak; KL in nats. "
+        "<code>kaem symbolic</code> finds those of all coordinates and what using them costs; with a "
+        "larger <code>--samples-for-bic</code> forms are longer and closer.</p>"
         + table(header, body)
     )
 

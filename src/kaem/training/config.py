@@ -196,6 +196,8 @@ class Config:
         }.items():
             if value < 0:
                 raise UserError(f"{name} must not be negative, got {value}.")
+        if t.seed >= 2**63:
+            raise UserError(f"training.seed must be below 2^63, got {t.seed}.")
         if t.checkpoint_every % t.log_every:
             raise UserError(
                 f"training.checkpoint_every must be a multiple of training.log_every, "

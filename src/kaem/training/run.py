@@ -74,13 +74,26 @@ class Run:
         """An existing run, or an error that says what is missing."""
         run = Run(Path(path))
         if not run.config_file.is_file():
+            what = (
+                "a file, not a run folder"
+                if run.path.is_file()
+                else "not a run folder (no config.json)"
+            )
             raise UserError(
-                f"{run.path} is not a run folder (no config.json). Runs are made by `kaem train`."
+                f"{run.path} is {what}. Runs are made by `kaem train`; give the folder."
             )
         return run
 
     def record(self) -> dict[str, Any]:
-        return checkpoint.read_json(self.config_file)
+        """What `config.json` holds."""
+        found = checkpoint.read_json(self.config_file)
+        for name, kind in (("what", str), ("settings", dict), ("data", dict)):
+            if not isinstance(found.get(name), kind):
+                raise UserError(
+                    f"{self.config_file} has no {name!r}, which every run records. Restore the file, or "
+                    "start a new run."
+                )
+        return found
 
     def config(self) -> Config:
         return Config.from_dict(self.record().get("settings", {}))
@@ -90,11 +103,22 @@ class Run:
         if not self.history_file.is_file():
             return []
         records = []
-        for line in self.history_file.read_text("utf8").splitlines():
+        lines = self.history_file.read_text("utf8", errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                record = json.loads(line)
+                if not {"step", "seconds"} <= record.keys() or not all(
+                    isinstance(value, int | float) for value in record.values()
+                ):
+                    raise ValueError("not a record of numbers")
+            except (ValueError, AttributeError) as error:
+                if number == len(lines):
+                    break
+                raise UserError(
+                    f"line {number} of {self.history_file} is damaged ({error}); remove it, or restore the "
+                    "file."
+                ) from error
+            records.append(record)
         return records
 
 

@@ -63,7 +63,9 @@ def symbolic_sheet(
         place = ", ".join(f"{n}={k + 1}" for n, k in zip("qp", c.fit.place, strict=False))
         verdict = "" if c.fit.good else "no good closed form; best found:\n"
         name = _broken(family(c.fit.form, fits.of))
-        above.set_title(f"{place}   KL {c.fit.kl:.1e}\n{verdict}{name}", fontsize=7, pad=3)
+        above.set_title(
+            f"{place}   error {c.fit.relative_error:.2%}\n{verdict}{name}", fontsize=7, pad=3
+        )
         above.set_ylim(0, None)
         below.set_ylim(-edge, edge)
         for axis in (above, below):

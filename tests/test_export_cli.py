@@ -1,0 +1,97 @@
+"""`kaem export` as a user meets it: what is written, what is refused, and that nothing is left behind."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import kaem
+from kaem.cli import main
+from kaem.export import quantise
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    prior = kaem.UnivariatePrior(2, 2, key=jax.random.key(0), grid_size=5, cells=32)
+    generator = kaem.KAN(2, (4, 4, 1), depth=1, grid_size=5, key=jax.random.key(1))
+    path = tmp_path_factory.mktemp("export") / "model.safetensors"
+    kaem.KAEM(prior, generator, 0.1).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Fewer images than a user's quality report takes."""
+    from kaem.export import quality
+
+    real = quality.quality
+    monkeypatch.setattr(quality, "quality", lambda model, q: real(model, q, 64))
+
+
+def test_tables_are_written_and_verified(model, tmp_path, capsys):
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc: install the package gcc")
+    out = tmp_path / "lut"
+    command = ["export", str(model), "--to", "lut", "-o", str(out), "--entries", "256"]
+    assert main([*command, "--verify", "--json", "--name", "two"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["verification"]["prior_mismatches"] == 0
+    with np.load(out / "two_tables.npz") as file:
+        words = quantise(kaem.load(model), entries=256, generator=False).tables.words
+        np.testing.assert_array_equal(file["words"], words)
+    assert json.loads((out / "verification.json").read_text())["prior_samples"] == 100_000
+    # Another name into the same folder takes the place of the first.
+    assert main([*command, "--name", "three"]) == 0
+    names = {path.name for path in out.iterdir()}
+    assert not any(name.startswith("two") for name in names)
+    assert "verification.json" not in names
+
+
+def test_c_is_the_default_model_in_integers(model, tmp_path, capsys):
+    assert main(["export", str(model), "--to", "c", "-o", str(tmp_path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["results"]["quality"]["ks_largest"] < 1e-3
+    assert {"kaem.c", "kaem.h", "kaem_float.c"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "lut", "--entries", "1000"], "power of two"),
+        (["--to", "lut", "--bits", "3"], "4 to 16 bits"),
+        (["--to", "c", "--inner-bits", "40"], "from 4 to 16"),
+        (["--to", "c", "--name", "2x y"], "identifier"),
+        (["--to", "c", "--generator"], "--generator is for"),
+        (["--to", "fortran"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_mistakes_are_explained_and_write_nothing(model, tmp_path, capsys, arguments, message):
+    assert main(["export", str(model), "-o", str(tmp_path / "out"), *arguments]) == 2
+    captured = capsys.readouterr().err
+    assert message in captured
+    assert "Traceback" not in captured
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_exported_is_refused(model, tmp_path, capsys):
+    prior = kaem.UnivariatePrior(2, 2, key=jax.random.key(0), grid_size=5, cells=32)
+    wavelets = kaem.KAN(2, (4,), depth=1, basis="morlet", key=jax.random.key(1), output="identity")
+    kaem.KAEM(prior, wavelets, 0.1).save(tmp_path / "wavelets.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(model.read_bytes()[:500])
+    encoder = kaem.Encoder((8, 8, 1), 3, key=jax.random.key(0), widths=(4,))
+    rival = kaem.VAE(encoder, kaem.CNN(3, (8, 8, 1), widths=(4,), key=jax.random.key(1)), 0.3)
+    rival.save(tmp_path / "rival.safetensors")
+    for name, message in (
+        ("wavelets", "no shared basis"),
+        ("cut", "not a readable KAEM model"),
+        ("rival", "needs a KAEM"),
+    ):
+        path = tmp_path / f"{name}.safetensors"
+        assert main(["export", str(path), "--to", "c", "-o", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    wave = str(tmp_path / "wavelets.safetensors")  # its prior is a table like any other
+    assert main(["export", wave, "--to", "lut", "-o", str(tmp_path / "out")]) == 0
