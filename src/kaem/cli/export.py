@@ -54,6 +54,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(
             f"--name must be an identifier of up to 32 letters, digits and underscores, got {options.name!r}."
         )
+    if options.to == "onnx" and (options.nearest or options.tails or options.entries != 1024):
+        raise UserError(
+            "--to onnx is in floating point: --entries, --nearest and --tails are for tables."
+        )
     if options.generator and options.to != "verilog":
         raise UserError(f"--generator is for --to verilog; --to {options.to} has it or needs none.")
 

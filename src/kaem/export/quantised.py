@@ -1,6 +1,6 @@
 """A model in integers: 16 bits of every quantile in, an image of bytes out.
 
-Ranges are calibrated on samples. In a Kolmogorov-Arnold generator the inner layers, a small part of its size, have words of
+Ranges are calibrated on samples. In a Kolmogorov-Arnold generator the inner layers, a small part of its weights, have words of
 16 bits and the last layer of 8: what an inner layer rounds, the functions behind it magnify. In a convolutional one
 all weights and activations have 8 bits, with a scale for each channel.
 """
