@@ -13,9 +13,10 @@ table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left
 code,pre{font:14px/1.4 ui-monospace,monospace;background:#f5f5f5;border-radius:3px;padding:.1rem .3rem}
 pre{padding:.6rem;overflow:auto}
 .side{display:flex;flex-wrap:wrap;gap:1rem}.side figure{flex:1 1 16rem;max-width:30rem;margin:0}
-.wide{overflow-x:auto}.note{color:#555}.rows th{white-space:nowrap}math{font-size:1.1em}
-td{overflow-wrap:anywhere}.rows td{overflow-wrap:normal}
-@media screen and (max-width:40rem){.wide img{min-width:40rem}.rows td{min-width:5rem}}
+.wide{overflow-x:auto}.note{color:#555}math{font-size:1.1em}
+td{overflow-wrap:anywhere}.rows td,.rows th{white-space:nowrap}
+.rows .note{display:block;white-space:normal;min-width:14rem;font-size:.85rem}
+@media screen and (max-width:40rem){.wide img{min-width:40rem}}
 @media print{body{max-width:none;margin:0;font-size:11pt}h2{break-after:avoid}
 figure,tr{break-inside:avoid}.wide{overflow:visible}img{max-height:23cm;width:auto}
 thead{display:table-header-group}details::details-content{content-visibility:visible;height:auto}pre{white-space:pre-wrap}}

@@ -82,14 +82,15 @@ def closed_forms(model: KAEM, places: list[Place]) -> str:
             place_name(fit.place),
             "good" if fit.good else "no good form",
             f"{fit.relative_error:.2%}",
-            f"{fit.kl:.1e}".replace("-", "\N{NON-BREAKING HYPHEN}"),
+            f"{fit.kl:.1e}",
             f"{fit.r_squared:.4f}",
-            Markup(mathml(fit.form, 3)),
-            family(fit.form),
+            Markup(
+                f'{mathml(fit.form, 3)}<span class="note">{html.escape(family(fit.form))}</span>'
+            ),
         ]
         for fit in fits
     ]
-    header = ["latent", "verdict", "error", "KL", "R²", "log p(z), up to a constant", "family"]
+    header = ["latent", "verdict", "error", "KL", "R²", "log p(z), up to a constant"]
     good = sum(fit.good for fit in fits)
     return (
         f"<h2>Closed forms</h2><p>{good} of the {len(fits)} most influential densities have a good "
@@ -111,7 +112,8 @@ def _metrics(run: Run) -> str:
         interval = entry.get("interval")
         between = f"{interval[0]:,.5g} to {interval[1]:,.5g}" if interval else ""
         count = entry.get("generated", entry.get("examples", {})).get("n", "")
-        body.append([metric, score(entry), between, str(count), entry.get("why", "")])
+        why = Markup(f'<span class="note">{html.escape(entry.get("why", ""))}</span>')
+        body.append([metric, score(entry), between, str(count), why])
     header = ["metric", "value", "95 % interval", "samples or examples", "note"]
     return table(header, body)
 
