@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", options.name):
-        raise UserError(
-            f"--name must be an identifier of up to 32 letters, digits and underscores, got {options.name!r}."
-        )
+    from ..export.text import identifier
+
+    identifier(options.name)
     if options.to == "onnx" and (options.nearest or options.tails or options.entries != 1024):
         raise UserError(
             "--to onnx is in floating point: --entries, --nearest and --tails are for tables."
@@ -105,6 +103,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if not options.json:
             _show(verification)
         wrong = {k: v for k, v in verification.items() if k.endswith("mismatches") and v}
+        if options.to == "verilog" and {"prior_missing", "top_missing"} & verification.keys():
+            raise UserError(
+                f"nothing was simulated: install the package {verification['prior_missing']}, and verify "
+                f"again. What was written is in {folder}."
+            )
         if wrong:
             raise UserError(
                 f"what was written does not equal the reference: {wrong}. See {folder / 'verification.json'}; "

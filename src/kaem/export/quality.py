@@ -82,7 +82,10 @@ def _images(
     result: dict[str, float] = {}
     for name, reference in (("", exact), ("generator_", np.asarray(model.decode(z), np.float64))):
         result[f"{name}psnr"] = float(psnr(reference[None], made[None], span)[0])
-        result[f"{name}psnr_worst"] = float(psnr(reference, made, span).min())
+        decibels = psnr(reference, made, span)
+        result[f"{name}psnr_worst"] = float(decibels.min())
+        result[f"{name}psnr_median"] = float(np.median(decibels))
+        result[f"{name}share_below_30_db"] = float(np.mean(decibels < 30))
         if is_image(model.data_shape) and min(model.data_shape[:2]) > 2 * _WINDOW:
             similar = ssim(reference, made, span)
             result[f"{name}ssim"] = float(similar.mean())

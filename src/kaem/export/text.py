@@ -21,12 +21,82 @@ _TYPES = (
 )
 
 
+# Words of C and Verilog, and headers that a file of the same name would hide.
+_TAKEN = frozenset(
+    [
+        "assert",
+        "auto",
+        "begin",
+        "bool",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "complex",
+        "ctype",
+        "default",
+        "do",
+        "double",
+        "else",
+        "end",
+        "enum",
+        "errno",
+        "extern",
+        "fenv",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "initial",
+        "inline",
+        "input",
+        "int",
+        "inttypes",
+        "limits",
+        "locale",
+        "long",
+        "main",
+        "math",
+        "module",
+        "output",
+        "reg",
+        "register",
+        "return",
+        "setjmp",
+        "short",
+        "signal",
+        "signed",
+        "sizeof",
+        "static",
+        "stdarg",
+        "stdbool",
+        "stddef",
+        "stdint",
+        "stdio",
+        "stdlib",
+        "string",
+        "struct",
+        "switch",
+        "time",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "wchar",
+        "while",
+        "wire",
+    ]
+)
+
+
 def identifier(name: str) -> str:
     """The name, if C and Verilog can have it."""
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,40}", name) is None:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", name) is None or name.lower() in _TAKEN:
         raise UserError(
-            f"the name {name!r} cannot be that of a C function; choose a letter followed by letters, digits "
-            "and underscores, at most 41 in all."
+            f"the name {name!r} cannot be that of a C function and a header; choose a letter followed by "
+            "letters, digits and underscores, at most 32 in all, and no word of C or its library."
         )
     return name
 

@@ -88,10 +88,12 @@ module @name@_top (
 );
     wire [15:0] drawn_tdata;
     wire drawn_tvalid, prior_tready;
+    wire quantiles_tready;
     assign u_tready = !seeded && prior_tready;
+    assign seed_tready = seeded && quantiles_tready;
 
     @name@_quantiles quantiles (
-        .clk(clk), .rst(rst), .s_tdata(seed_tdata), .s_tvalid(seed_tvalid && seeded), .s_tready(seed_tready),
+        .clk(clk), .rst(rst), .s_tdata(seed_tdata), .s_tvalid(seed_tvalid && seeded), .s_tready(quantiles_tready),
         .m_tdata(drawn_tdata), .m_tvalid(drawn_tvalid), .m_tready(seeded && prior_tready));
 @body@
 endmodule
