@@ -220,6 +220,7 @@ def test_contrastive_divergence_has_the_gradient_of_the_likelihood():
     assert abs(float(grads.weights[1][0, 0]) - (1.5 - 0.4)) < 4.5 * 1.02 / np.sqrt(20_000)
 
 
+@pytest.mark.slow
 def test_a_neural_ebm_learns_a_shifted_latent_distribution():
     """Data whose latents are far from the normal: the trained prior moves to where they are."""
     rng = np.random.default_rng(0)

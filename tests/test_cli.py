@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,26 +134,6 @@ def test_sampling_is_reproducible(trained, tmp_path, capsys):
 def test_more_samples_than_memory_are_refused(trained, capsys):
     assert main(["sample", str(trained), "-n", "100000000", "-o", "x.npz"]) == 2
     assert "--seed" in capsys.readouterr().err
-
-
-def test_plot(trained, tmp_path, capsys):
-    args = [
-        "plot",
-        str(trained),
-        "densities",
-        "training",
-        "--format",
-        "svg",
-        "-o",
-        str(tmp_path),
-        "--json",
-    ]
-    assert main(args) == 0
-    files = json.loads(capsys.readouterr().out)["files"]
-    assert [os.path.basename(f) for f in files] == ["densities.svg", "training.svg"]
-    assert all("<svg" in Path(f).read_text() for f in files)
-    assert main(["plot", str(trained), "nonsense"]) == 2
-    assert "densities, traversal" in capsys.readouterr().err
 
 
 def test_info(trained, capsys):

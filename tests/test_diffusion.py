@@ -420,6 +420,7 @@ def test_an_image_is_the_same_whatever_is_drawn_with_it(monkeypatch):
     np.testing.assert_allclose(model._denoised(keys), together, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_the_variance_of_noise_and_learning_lowers_it():
     """A new network predicts no noise at all; of constant images it can learn nearly all."""
     model = DDPM((8, 8, 1), key=jax.random.key(0), channels=(8, 16), time_dim=16)

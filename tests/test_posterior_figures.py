@@ -251,7 +251,8 @@ def thermodynamic_run(path, history, **posterior):
     settings["posterior"] |= posterior
     settings["training"]["steps"] = 100
     run = Run(path)
-    run.config_file.write_text(json.dumps({"settings": settings}))
+    record = {"what": "quickstart", "settings": settings, "data": {}}
+    run.config_file.write_text(json.dumps(record))
     run.history_file.write_text("".join(json.dumps(record) + "\n" for record in history))
     return run
 

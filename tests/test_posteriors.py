@@ -110,6 +110,7 @@ def test_samplers_follow_the_temperature():
     assert_moments(z, mean, covariance)
 
 
+@pytest.mark.slow
 def test_sgld_steps_shrink_and_its_noisy_gradients_are_unbiased():
     sampler = SGLD(0.1, decay=0.5)
     rates = [float(sampler.rate(jnp.int32(k))) for k in (0, 3, 99)]

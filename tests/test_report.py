@@ -105,6 +105,7 @@ def test_a_report_without_its_data_says_what_is_missing(trained, tmp_path):
     assert any("densities" in line for line in said)
 
 
+@pytest.mark.slow
 def test_data_that_is_no_image_has_a_report_of_its_densities(tmp_path):
     x = np.random.default_rng(0).random((64, 6)).astype(np.float32)
     np.save(tmp_path / "six.npy", x)

@@ -216,6 +216,7 @@ def test_every_epoch_is_a_permutation():
     np.testing.assert_array_equal(rows[7:13], batch_indices(100, config, 7, 13))
 
 
+@pytest.mark.slow
 def test_training_explains_the_data_better():
     """Over 300 updates the marginal likelihood of position-only images rises far above noise."""
     a, b = jax.random.split(jax.random.key(0))
