@@ -10,7 +10,7 @@ from ..training.run import Run
 
 def training_seconds(history: list[dict[str, Any]]) -> float:
     """Of all sessions: the clock of the history starts again with each."""
-    seconds = [record["seconds"] for record in history]
+    seconds = [record.get("seconds", 0) for record in history]
     ends = [a for a, b in pairwise(seconds) if b < a]
     return sum(ends) + (seconds[-1] if seconds else 0)
 
