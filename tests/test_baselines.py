@@ -147,6 +147,7 @@ def test_beta_weighs_the_kl():
         EvidenceBound(-1.0)
 
 
+@pytest.mark.slow
 def test_a_vae_of_images_reconstructs_what_it_was_trained_on():
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 2, (4, 8, 8, 1)).astype(np.float32)
@@ -246,6 +247,7 @@ def test_a_neural_ebm_learns_a_shifted_latent_distribution():
     assert history[-1]["lost"] == 0.0
 
 
+@pytest.mark.slow
 def test_prior_chains_that_diverge_are_named():
     generator = Linear(jnp.ones((2, 1)), jnp.zeros(2), (2,))
     prior = NeuralPrior(1, key=jax.random.key(0), widths=(8,), steps=60, step_size=2.5)

@@ -49,6 +49,7 @@ def test_tables_are_written_and_verified(model, tmp_path, capsys):
     assert "verification.json" not in names
 
 
+@pytest.mark.slow
 def test_c_is_the_default_model_in_integers(model, tmp_path, capsys):
     assert main(["export", str(model), "--to", "c", "-o", str(tmp_path), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)

@@ -152,6 +152,7 @@ def test_a_loaded_model_is_trained_by_its_energies_not_by_its_tables():
     assert not any("cached" in name for name in parameters(state.model))
 
 
+@pytest.mark.slow
 def test_an_odd_batch_runs_on_one_device():
     config, x = small(None, {"batch_size": 7, "steps": 4, "checkpoint_every": 4}), images()
     _, history = finish(begin(config, x)[0], config, x)
@@ -257,6 +258,7 @@ def test_bad_settings_for_a_thermodynamic_run(tmp_path, capsys, settings, messag
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_train_and_sample_an_rgb_run(tmp_path, capsys):
     data = tmp_path / "blobs.npy"
     np.save(data, images())

@@ -162,6 +162,7 @@ def test_particles_start_at_a_vaes_normal_prior():
     assert_honest(annealed, EVIDENCE.logpdf(x))
 
 
+@pytest.mark.slow
 def test_a_neural_energy_is_normalised_on_the_way():
     """Quadrature of the tilted normal, and of its joint with the data."""
     prior = NeuralPrior(2, key=jax.random.key(0), widths=(8,))

@@ -184,6 +184,7 @@ def right_share():
     return pieces[1] / sum(pieces)
 
 
+@pytest.mark.slow
 def test_a_single_chain_is_stuck_where_a_population_finds_both_modes():
     n, key = 4000, jax.random.key(0)
     z, _ = run(ULA(0.01), two_modes, jnp.full((n, 1), -2.0), 400, key)
