@@ -66,6 +66,7 @@ def test_c_is_the_default_model_in_integers(model, tmp_path, capsys):
         (["--to", "c", "--name", "2x y"], "cannot be that of a C function"),
         (["--to", "c", "--name", "string"], "no word of C"),
         (["--to", "c", "--generator"], "--generator is for"),
+        (["--to", "onnx", "--bits", "8"], "in floating point"),
         (["--to", "fortran"], "invalid choice"),
         ([], "required"),
     ],
@@ -76,6 +77,24 @@ def test_mistakes_are_explained_and_write_nothing(model, tmp_path, capsys, argum
     assert message in captured
     assert "Traceback" not in captured
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"prior_mismatches": 0, "sanitised_mismatches_cpp": 3}, "does not equal the reference"),
+        ({"top_missing": "iverilog"}, "install the package iverilog"),
+    ],
+)
+def test_a_verification_that_failed_is_an_error(
+    model, tmp_path, capsys, monkeypatch, found, message
+):
+    from kaem.export import lut
+
+    monkeypatch.setattr(lut, "verify", lambda folder, q, name: found)
+    assert main(["export", str(model), "--to", "lut", "-o", str(tmp_path), "--verify"]) == 2
+    assert message in capsys.readouterr().err
+    assert json.loads((tmp_path / "verification.json").read_text()) == found
 
 
 def test_what_cannot_be_exported_is_refused(model, tmp_path, capsys):

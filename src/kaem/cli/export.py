@@ -19,6 +19,15 @@ TARGETS = {
 }
 
 
+_DEFAULTS = {
+    "entries": 1024,
+    "bits": 16,
+    "interpolate": True,
+    "addressing": "uniform",
+    "inner_bits": 16,
+}
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder or a .safetensors model")
     parser.add_argument(
@@ -28,10 +37,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="compile and run it, and compare")
     parser.add_argument("--name", default="kaem", help="prefix of files and functions (kaem)")
     parser.add_argument(
-        "--entries", type=int, default=1024, metavar="N", help="of a table, a power of two (1024)"
+        "--entries",
+        type=int,
+        default=_DEFAULTS["entries"],
+        metavar="N",
+        help="of a table, a power of two (1024)",
     )
     parser.add_argument(
-        "--bits", type=int, default=16, metavar="N", help="of a table's words, 4 to 16 (16)"
+        "--bits",
+        type=int,
+        default=_DEFAULTS["bits"],
+        metavar="N",
+        help="of a table's words, 4 to 16 (16)",
     )
     parser.add_argument(
         "--nearest", action="store_true", help="read tables to the nearest entry, not linearly"
@@ -40,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tails", action="store_true", help="spend half of a table's entries on its tails"
     )
     parser.add_argument(
-        "--inner-bits", type=int, default=16, metavar="N",
+        "--inner-bits", type=int, default=_DEFAULTS["inner_bits"], metavar="N",
         help="of inner Kolmogorov-Arnold layers (16); the last one, and convolutions, have 8",
     )  # fmt: skip
     parser.add_argument(
@@ -52,9 +69,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..export.text import identifier
 
     identifier(options.name)
-    if options.to == "onnx" and (options.nearest or options.tails or options.entries != 1024):
+    if options.to == "onnx" and _settings(options) != _DEFAULTS:
         raise UserError(
-            "--to onnx is in floating point: --entries, --nearest and --tails are for tables."
+            "--to onnx is in floating point: --entries, --bits, --nearest, --tails and --inner-bits are "
+            "for targets in integers; leave them out."
         )
     if options.generator and options.to != "verilog":
         raise UserError(f"--generator is for --to verilog; --to {options.to} has it or needs none.")
@@ -102,11 +120,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         files.append(str(folder / "verification.json"))
         if not options.json:
             _show(verification)
-        wrong = {k: v for k, v in verification.items() if k.endswith("mismatches") and v}
-        if options.to == "verilog" and {"prior_missing", "top_missing"} & verification.keys():
+        wrong = {
+            name: value for name, value in verification.items() if "mismatches" in name and value
+        }
+        missing = verification.get("prior_missing") or verification.get("top_missing")
+        if missing:
             raise UserError(
-                f"nothing was simulated: install the package {verification['prior_missing']}, and verify "
-                f"again. What was written is in {folder}."
+                f"it was not simulated: install the package {missing}, and verify again. What was "
+                f"written is in {folder}."
             )
         if wrong:
             raise UserError(

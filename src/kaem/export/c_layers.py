@@ -34,14 +34,31 @@ static void ${name}_add_${i}(${sum} sums[${width}], ${row} rows[], ${value} valu
 
 """)
 
-_KOLMOGOROV = Template("""\
-static void ${name}_layer_${i}(const uint16_t x[${P}], ${made} *RESTRICT y)
-{
+# Inputs that are not zero are listed, so that the products of the others are skipped.
+_LISTS = """\
     ${sum} sums[${O}];
     ${row} rows[${room}];
     ${value} values[${room}];
     int count = 0;
 
+"""
+_ADD_AND_SCALE = """\
+    for (int o = 0; o < ${O}; o++)
+        sums[o] = ${name}_bias_${i}[o];
+    ${name}_add_${i}(sums, rows, values, count);
+    for (int o = 0; o < ${O}; o++)
+        y[o] = (${made})${scale};
+}
+
+"""
+
+_KOLMOGOROV = Template(
+    """\
+static void ${name}_layer_${i}(const uint16_t x[${P}], ${made} *RESTRICT y)
+{
+"""
+    + _LISTS
+    + """\
     for (int p = 0; p < ${P}; p++) {
         const int32_t cell = x[p] >> ${rest}, within = x[p] & ${mask};
         const ${table} *left = ${name}_basis_${i}[p][cell], *right = ${name}_basis_${i}[p][cell + 1];
@@ -52,36 +69,25 @@ static void ${name}_layer_${i}(const uint16_t x[${P}], ${made} *RESTRICT y)
             count += value != 0;
         }
     }
-    for (int o = 0; o < ${O}; o++)
-        sums[o] = ${name}_bias_${i}[o];
-    ${name}_add_${i}(sums, rows, values, count);
-    for (int o = 0; o < ${O}; o++)
-        y[o] = (${made})${scale};
-}
+"""
+    + _ADD_AND_SCALE
+)
 
-""")
-
-_DENSE = Template("""\
+_DENSE = Template(
+    """\
 static void ${name}_layer_${i}(const uint16_t x[${P}], ${made} *RESTRICT y)
 {
-    ${sum} sums[${O}];
-    ${row} rows[${room}];
-    ${value} values[${room}];
-    int count = 0;
-
+"""
+    + _LISTS
+    + """\
     for (int p = 0; p < ${P}; p++) {
         rows[count] = (${row})p;
         values[count] = (${value})((int32_t)x[p] - 32768);
         count += x[p] != 32768;
     }
-    for (int o = 0; o < ${O}; o++)
-        sums[o] = ${name}_bias_${i}[o];
-    ${name}_add_${i}(sums, rows, values, count);
-    for (int o = 0; o < ${O}; o++)
-        y[o] = (${made})${scale};
-}
-
-""")
+"""
+    + _ADD_AND_SCALE
+)
 
 _UPSAMPLE = Template("""\
 static void ${name}_row_${i}(${sum} sums[${columns}][${O}], ${made} *RESTRICT y)

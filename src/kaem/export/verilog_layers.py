@@ -3,12 +3,8 @@
 The modules have parameters for their sizes, so one text serves every model.
 """
 
-DENSE = """
-// INPUTS numbers to OUTPUTS sums of all of them. CONSTANTS holds {bias, multiplier, negative} of each.
-module @name@_dense #(
-    parameter INPUTS = 5,
-    parameter OUTPUTS = 10,
-    parameter X = 16,
+# What both have: the parameters of a scaled sum, and a stream in and out.
+_SUMS = """\
     parameter WEIGHT = 8,
     parameter TOTAL = 32,
     parameter FACTOR = 20,
@@ -28,6 +24,18 @@ module @name@_dense #(
     output wire           m_tvalid,
     input  wire           m_tready
 );
+"""
+
+DENSE = (
+    """
+// INPUTS numbers to OUTPUTS sums of all of them. CONSTANTS holds {bias, multiplier, negative} of each.
+module @name@_dense #(
+    parameter INPUTS = 5,
+    parameter OUTPUTS = 10,
+    parameter X = 16,
+"""
+    + _SUMS
+    + """\
     localparam INPUT_BITS = (INPUTS > 1) ? $clog2(INPUTS) : 1;
     localparam OUTPUT_BITS = (OUTPUTS > 1) ? $clog2(OUTPUTS) : 1;
     localparam DEPTH = INPUTS * OUTPUTS;
@@ -90,8 +98,10 @@ module @name@_dense #(
         .m_tdata(m_tdata), .m_tvalid(m_tvalid), .m_tready(m_tready));
 endmodule
 """
+)
 
-UPSAMPLE = """
+UPSAMPLE = (
+    """
 // A 4 x 4 transposed convolution with stride 2, padded by one: HEIGHT x WIDTH x INPUTS numbers to
 // 2 HEIGHT x 2 WIDTH x OUTPUTS sums. An output sees 2 x 2 pixels through the taps of its phase (odd or even row and
 // column); weights are in the order [output][phase of row][phase of column][tap row][tap column][input].
@@ -101,25 +111,9 @@ module @name@_upsample #(
     parameter INPUTS = 8,
     parameter OUTPUTS = 8,
     parameter X = 8,
-    parameter WEIGHT = 8,
-    parameter TOTAL = 32,
-    parameter FACTOR = 20,
-    parameter SHIFT = 16,
-    parameter OUT = 8,
-    parameter signed [31:0] LOW = -127,
-    parameter signed [31:0] HIGH = 127,
-    parameter WEIGHTS = "weights.mem",
-    parameter CONSTANTS = "constants.mem"
-) (
-    input  wire           clk,
-    input  wire           rst,
-    input  wire [X-1:0]   s_tdata,
-    input  wire           s_tvalid,
-    output wire           s_tready,
-    output wire [OUT-1:0] m_tdata,
-    output wire           m_tvalid,
-    input  wire           m_tready
-);
+"""
+    + _SUMS
+    + """\
     localparam [31:0] PIXELS = HEIGHT * WIDTH * INPUTS, DEPTH = 16 * INPUTS * OUTPUTS;
     localparam PLACE = (PIXELS > 1) ? $clog2(PIXELS) : 1, ADDRESS = $clog2(DEPTH);
     localparam INPUT_BITS = (INPUTS > 1) ? $clog2(INPUTS) : 1;
@@ -219,3 +213,4 @@ module @name@_upsample #(
     wire unused = &{1'b0, next_place[31:PLACE], phase[31:ADDRESS]};
 endmodule
 """
+)
