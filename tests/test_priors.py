@@ -11,7 +11,7 @@ from scipy import stats
 
 from kaem.bases import BASES
 from kaem.bench import oracle
-from kaem.bench.exactness import as_paper, case, ks_test, measure
+from kaem.bench.exactness import case, ks_test, measure
 from kaem.priors import REFERENCES, Table, UnivariatePrior
 
 
@@ -230,7 +230,7 @@ def test_the_papers_algorithm_is_available_and_inexact():
     z, true = prior.inverse_cdf(u), exact.inverse_cdf(u)
     assert 1e-4 < np.abs(z - true).max() < 0.1
     np.testing.assert_allclose(prior.log_normaliser(), exact.log_normaliser(), atol=1e-5)
-    assert as_paper(exact).inverse_transform == "paper"
+    assert exact.with_inverse_transform("paper").inverse_transform == "paper"
 
 
 def test_outside_the_domain_the_density_is_zero():

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .generators import AbstractGenerator
+from .methods import check_count, compiled
 from .priors import AbstractPrior
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ def as_float(x: Array) -> Float[Array, "..."]:
     """Pixels in [0, 1] from bytes; floats as they are."""
     x = jnp.asarray(x)
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+
+
+def _check_quantiles(model: Any, u: Any) -> None:
+    if not isinstance(u, jax.core.Tracer) and not np.all(
+        (np.asarray(u) >= 0) & (np.asarray(u) <= 1)
+    ):
+        raise ValueError(
+            "quantiles u must be in [0, 1], one for each latent, got values from "
+            f"{np.min(u):.4g} to {np.max(u):.4g}."
+        )
 
 
 class AbstractModel(eqx.Module):
@@ -72,10 +84,29 @@ class LatentModel(AbstractModel):
                 f"noise must be positive and generator_noise non-negative, "
                 f"got {self.noise} and {self.generator_noise}."
             )
-        if self.generator.coordinates != self.prior.shape[0]:
+        takes = self.generator.coordinates
+        if takes is not None and takes != self.prior.shape[0]:
             raise ValueError(
-                f"the generator takes {self.generator.coordinates} latent coordinates, but the "
-                f"prior has {self.prior.shape[0]}; build both for the same number."
+                f"the generator takes {takes} latent coordinates, but the prior has "
+                f"{self.prior.shape[0]}; build both for the same number."
+            )
+        if takes is None:
+            self._check_generator()
+
+    def _check_generator(self) -> None:
+        """That a latent of the prior makes one example of the shape that the generator states."""
+        latent = jax.ShapeDtypeStruct(self.prior.shape, jnp.float32)
+        try:
+            made = eqx.filter_eval_shape(self.generator, latent).shape
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"a {type(self.generator).__name__} cannot be called with one latent of the prior's shape "
+                f"{self.prior.shape}: {error}"
+            ) from error
+        if made != tuple(self.generator.data_shape):
+            raise ValueError(
+                f"a {type(self.generator).__name__} makes examples of shape {made} of a latent of shape "
+                f"{self.prior.shape}, but its data_shape is {self.generator.data_shape}."
             )
 
     @property
@@ -84,9 +115,9 @@ class LatentModel(AbstractModel):
 
     @property
     def output(self) -> str:
-        return self.generator.output
+        return self.generator.range
 
-    @eqx.filter_jit
+    @compiled()
     def decode(
         self, z: Float[Array, "n ..."], key: PRNGKeyArray | None = None
     ) -> Float[Array, "n ..."]:
@@ -97,10 +128,29 @@ class LatentModel(AbstractModel):
         noise = jax.random.normal(key, (z.shape[0], prod(self.data_shape)))
         return decode(z, self.generator_noise * noise)
 
-    @eqx.filter_jit
+    @compiled(check_count)
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
         """`n` new data points: draws from the prior, decoded."""
         return self.decode(self.prior.sample(key, n))
+
+    def checked_data(self, x: Any) -> Float[Array, "n ..."]:
+        """Examples as the model makes them: bytes scaled to [0, 1], or an error that says what is wrong."""
+        x = as_float(x)
+        if self.data_shape[-1:] == (1,) and x.shape[1:] == self.data_shape[:-1]:
+            x = x[..., None]  # grey images often come without channels
+        if x.shape[1:] != self.data_shape or len(x) == 0:
+            raise ValueError(
+                f"the model generates data of shape {self.data_shape}, got examples of shape "
+                f"{x.shape}; give at least one, along the first axis."
+            )
+        traced = isinstance(x, jax.core.Tracer)
+        if not traced and self.output == "sigmoid" and not bool(jnp.all((x >= 0) & (x <= 1))):
+            raise ValueError(
+                "the model makes values in [0, 1], got examples from "
+                f"{float(jnp.min(x)):.4g} to {float(jnp.max(x)):.4g}; give bytes (uint8), or divide by "
+                "255."
+            )
+        return x
 
     @property
     def log_constant(self) -> float:
@@ -143,6 +193,19 @@ class LatentModel(AbstractModel):
         """With a generator that follows its parameters again."""
         return eqx.tree_at(lambda m: m.generator, self, self.generator.trainable())
 
+    def posterior(
+        self, x: Any, key: PRNGKeyArray, *, proposals: int = 1024, steps: int = 100
+    ) -> Float[Array, "n ..."]:
+        r"""Return latents [n, *prior.shape] of examples `x`: one draw from $p(z\mid x)$ for each.
+
+        **Arguments:** `x` are examples as the model makes them, or bytes; a chain starts at one of
+        `proposals` prior draws that explains its example and makes `steps` Metropolis-adjusted
+        Langevin steps. A VAE asks its encoder. `decode` makes reconstructions of them.
+        """
+        from .interpret.inference import infer
+
+        return jnp.asarray(infer(self, x, key, proposals=proposals, steps=steps).latents)
+
     def reconstruct(
         self,
         x: Float[Array, "n ..."],
@@ -154,7 +217,7 @@ class LatentModel(AbstractModel):
         """What the latents of `x` decode to, found by `steps` Langevin steps from the prior."""
         from .posterior import Langevin
 
-        x = as_float(x)
+        x = self.checked_data(x)
         start, chain = jax.random.split(key)
         z, _ = eqx.filter_jit(Langevin(steps, step_size).sample)(
             self, x, self.prior.sample(start, len(x)), chain
@@ -167,17 +230,22 @@ class KAEM(LatentModel):
 
     prior: AbstractPrior
 
-    @eqx.filter_jit
+    @compiled(_check_quantiles)
     def generate(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """Steer: quantiles `u` in [0, 1], one for each latent, to data points."""
         z = self.prior.inverse_cdf(u)
         x = self.decode(z.reshape(-1, *self.prior.shape))
         return x.reshape(*z.shape[: -len(self.prior.shape)], *self.data_shape)
 
-    def prepared(self, tolerance: float = 2e-7) -> Self:
-        """With tables as fine as `tolerance` asks, and the generator's weights, made once."""
+    def prepared(self, tolerance: float = 2e-7, cells: int | None = None) -> Self:
+        """With tables as fine as `tolerance` asks, and the generator's weights, made once.
+
+        `cells` is their number where somebody has found it before.
+        """
         prior = self.prior.uncache()
-        if prior.inverse_transform == "exact":
+        if cells is not None:
+            prior = prior.with_cells(cells)
+        elif prior.inverse_transform == "exact":
             prior = prior.refined(tolerance)
         return eqx.tree_at(lambda m: m.prior, super().prepared(), prior.cache())
 

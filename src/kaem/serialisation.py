@@ -10,6 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,40 @@ _KNOWN: tuple[type, ...] = (
     *GENERATORS.values(),
     *CLASSES,
 )
-_CLASSES = {cls.__name__: cls for cls in _KNOWN}
+_CLASSES: dict[str, type] = {cls.__name__: cls for cls in _KNOWN}
+_CLASSES |= {
+    f"equinox.nn.{name}": cls
+    for name, cls in vars(eqx.nn).items()
+    if isinstance(cls, type) and issubclass(cls, eqx.Module)
+}
+# Functions that layers hold as activations, by the name under which everybody finds them.
+_FUNCTIONS: dict[str, Any] = {
+    f"{module.__name__}.{name}": function
+    for module in (jax.numpy, jax.nn)
+    for name, function in vars(module).items()
+    if callable(function) and not isinstance(function, type) and not name.startswith("_")
+}
+_FUNCTIONS["equinox.nn.identity"] = signature(eqx.nn.MLP).parameters["final_activation"].default
+_OURS = frozenset(_CLASSES)
+
+
+def register(thing: Any) -> Any:
+    """Make a class of your own, or a function that modules hold, known to model files by its name.
+
+    Use it as a decorator, before saving and before loading: a file names what it holds, and is
+    read without importing or running anything that was not registered. Returns `thing`.
+    """
+    name = getattr(thing, "__name__", None)
+    is_class = isinstance(thing, type)
+    if name is None or not (callable(thing) and (not is_class or dataclasses.is_dataclass(thing))):
+        raise ValueError(
+            f"what can be registered is an Equinox module (or another dataclass) or a function with a "
+            f"name, got {thing!r}."
+        )
+    if name in _OURS or name == "<lambda>":
+        raise ValueError(f"{name!r} cannot be registered: give it another name of its own.")
+    (_CLASSES if is_class else _FUNCTIONS)[name] = thing
+    return thing
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -63,17 +97,25 @@ def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if eqx.is_array(value):
         arrays[name] = np.asarray(value)
         return {"array": name}
-    if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, tuple | list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_describe(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]}
+    known = [label for label, cls in _CLASSES.items() if cls is type(value)]
+    if known and dataclasses.is_dataclass(value):
         fields = {
             f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays)
             for f in dataclasses.fields(value)
         }
-        return {"class": type(value).__name__, "fields": fields}
-    if isinstance(value, tuple):
-        return {"tuple": [_describe(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    raise UserError(f"a {type(value).__name__} at {name} cannot be saved in a model file.")
+        return {"class": known[0], "fields": fields}
+    functions = [label for label, function in _FUNCTIONS.items() if function is value]
+    if functions:
+        return {"function": functions[0]}
+    raise UserError(
+        f"a {type(value).__name__} at {name} cannot be saved in a model file; if it is a module or a "
+        "function of your own, `kaem.register` it first, here and where the file is loaded."
+    )
 
 
 def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
@@ -82,8 +124,12 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return jnp.asarray(read(name))
         case {"tuple": list(items)}:
             return tuple(_restore(item, read) for item in items)
+        case {"list": list(items)}:
+            return [_restore(item, read) for item in items]
         case {"value": value} if value is None or isinstance(value, bool | int | float | str):
             return value
+        case {"function": str(name)} if name in _FUNCTIONS:
+            return _FUNCTIONS[name]
         case {"class": str(name), "fields": dict(fields)} if name in _CLASSES:
             cls = _CLASSES[name]
             known = {f.name: f.default for f in dataclasses.fields(cls)}
@@ -96,6 +142,12 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             for field, child in fields.items():
                 object.__setattr__(module, field, _restore(child, read))
             return module
+        case {"class": str(name)} | {"function": str(name)}:
+            raise UserError(
+                f"it holds a {name[:80]!r}, which kaem does not know. If it is yours, import the module that "
+                "defines it and `kaem.register` it before loading; if it is from a newer version of kaem, "
+                "update kaem."
+            )
     raise ValueError(f"unknown entry {str(node)[:60]!r}")
 
 
@@ -111,6 +163,9 @@ def save(
     else:
         structure = _describe(model.trainable(), "model", arrays)
     header = {"format": FORMAT, "structure": json.dumps(structure)}
+    prior = getattr(model, "prior", model)
+    if isinstance(prior, AbstractPrior) and prior.inverse_transform == "exact":
+        header["cells"] = str(prior.refined().cells)  # found once, not at every loading
     if config is not None:
         header["config"] = json.dumps(config)
     write_atomically(path, _sorted_header(to_bytes(arrays, header)))
@@ -124,11 +179,13 @@ def _sorted_header(data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
+def _model_file(path: str | os.PathLike[str]) -> Path:
+    return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+
+
 def read(path: str | os.PathLike[str]) -> Any:
     """A model or a prior as it was saved: a `.safetensors` file, or the model of a run folder."""
-    path = Path(path)
-    if path.is_dir():
-        path = path / "model.safetensors"
+    path = _model_file(path)
     if not path.is_file():
         raise UserError(f"there is no model at {path}; give a run folder or a .safetensors file.")
     try:
@@ -136,8 +193,8 @@ def read(path: str | os.PathLike[str]) -> Any:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise UserError(
-                    f"{path} is a safetensors file but not a KAEM model "
-                    f"(format {header.get('format')!r}, expected {FORMAT!r})."
+                    f"it is a safetensors file but not a KAEM model (format {header.get('format')!r}, "
+                    f"expected {FORMAT!r})."
                 )
             model = _restore(json.loads(header["structure"]), file.get_tensor)
         if not isinstance(model, AbstractModel | AbstractPrior):
@@ -145,13 +202,23 @@ def read(path: str | os.PathLike[str]) -> Any:
         _check(model)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         if isinstance(error, UserError):
-            raise
+            raise UserError(f"{path} cannot be read: {error}") from error
         raise UserError(
             f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
             "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
             "run's newest checkpoint."
         ) from error
     return model
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings, and what else was recorded with them, in the header of a model file."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = json.loads((file.metadata() or {}).get("config", "{}"))
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} has no readable header ({error}).") from error
+    return found if isinstance(found, dict) else {}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -165,7 +232,19 @@ def load(path: str | os.PathLike[str]) -> Any:
             f"{path} holds a prior without a generator: read it with `kaem.load_prior`, or train a "
             "generator on it with `kaem train WHAT --prior-from`."
         )
-    return model.prepared()
+    cells = _recorded_cells(path, model)
+    return model.prepared() if cells is None else model.prepared(cells=cells)
+
+
+def _recorded_cells(path: str | os.PathLike[str], model: Any) -> int | None:
+    """How many cells the tables of this file need, if it says so and can be right."""
+    prior = getattr(model, "prior", model)
+    if not isinstance(prior, AbstractPrior) or prior.inverse_transform != "exact":
+        return None
+    with safe_open(_model_file(path), framework="numpy") as file:
+        text = (file.metadata() or {}).get("cells", "")
+    possible = {str(c): c for c in prior.possible_cells()}
+    return possible.get(text)
 
 
 def read_prior(path: str | os.PathLike[str]) -> AbstractPrior:
@@ -183,15 +262,18 @@ def read_prior(path: str | os.PathLike[str]) -> AbstractPrior:
 def load_prior(path: str | os.PathLike[str]) -> AbstractPrior:
     """Read a prior, ready to sample, from a run folder, a model file or a prior file."""
     prior = read_prior(path)
+    cells = _recorded_cells(path, prior)
+    if cells is not None:
+        return prior.with_cells(cells).cache()
     return (prior.refined() if prior.inverse_transform == "exact" else prior).cache()
 
 
 def _check(model: AbstractModel | AbstractPrior) -> None:
     """That the pieces fit together and hold numbers, before anything is computed with them."""
-    made = jax.eval_shape(lambda m, key: m.sample(key, 1), model, jax.random.key(0))
+    made = eqx.filter_eval_shape(lambda m, key: m.sample(key, 1), model, jax.random.key(0))
     shape = model.shape if isinstance(model, AbstractPrior) else model.data_shape
     if math.prod(made.shape[1:]) != math.prod(shape):
         raise ValueError(f"it generates shape {made.shape[1:]}, not {shape}")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(model):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_array)):
         if not np.isfinite(leaf).all():
             raise ValueError(f"non-finite numbers in {jax.tree_util.keystr(path)}")

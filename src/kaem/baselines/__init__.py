@@ -1,5 +1,8 @@
 """The paper's rivals: a VAE, a neural latent energy model and a diffusion model."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .diffusion import CLASSES as _DIFFUSION
 from .diffusion import DDPM, Denoising
 from .neural_ebm import CLASSES as _NEURAL
@@ -20,3 +23,6 @@ __all__ = [
     "NeuralPrior",
     "NormalPrior",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

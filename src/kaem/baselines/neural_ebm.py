@@ -120,9 +120,10 @@ class NeuralPrior(eqx.Module):
         value = jnp.mean(self.tilt(z)) - jnp.mean(self.tilt(negative))
         return jnp.where(self.lost(negative) > 0.1, jnp.nan, value)
 
-    def outside(self, z: Float[Array, "..."]) -> Float[Array, ""]:
+    @property
+    def bounds(self) -> None:
         """The prior lives on all of space."""
-        return jnp.zeros(())
+        return None
 
     def lost(self, z: Float[Array, "..."]) -> Float[Array, ""]:
         """The share of latents that are not finite, or absurdly far off."""

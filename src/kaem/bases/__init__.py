@@ -1,5 +1,8 @@
 """Univariate functions: the energies of the prior and the edges of the KAN generator."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .closed_form import ClosedForm, ClosedForms
@@ -22,3 +25,6 @@ __all__ = [
     "MexicanHat",
     "Morlet",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

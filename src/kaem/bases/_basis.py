@@ -69,9 +69,10 @@ class AbstractBasis(eqx.Module):
         samples: Float[Array, "P M"],
         ratio: float,
         bounds: Float[Array, "P 2"] | None = None,
+        change: float = 0.01,
     ) -> Self:
         """Adapt to where the inputs are, preserving the functions. Wavelets learn theirs."""
-        del samples, ratio, bounds
+        del samples, ratio, bounds, change
         return self
 
 
@@ -122,10 +123,11 @@ class LinearBasis(AbstractBasis):
         samples: Float[Array, "P M"],
         ratio: float,
         bounds: Float[Array, "P 2"] | None = None,
+        change: float = 0.01,
     ) -> Self:
         from ._grid import regrid
 
-        return regrid(self, samples, ratio, bounds)
+        return regrid(self, samples, ratio, bounds, change)
 
 
 def sum_over_samples(

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from ._basis import LinearBasis
 
 Basis = TypeVar("Basis", bound=LinearBasis)
+_LEAST_MOVE = 1 / 8  # of a grid towards its goal
 _RIDGE = 1e-9  # relative to the mean diagonal of the Gram matrix, solved in float64
 
 
@@ -51,24 +52,70 @@ def adaptive_grid(
     return ratio * uniform + (1 - ratio) * adaptive
 
 
+def _nodes(basis: LinearBasis) -> int:
+    """How many points of a line fix the coefficients safely."""
+    return 8 * basis.coefficients.shape[-1]
+
+
+def transfer(basis: LinearBasis, other: LinearBasis) -> Float[Array, "P B' B"]:
+    """Of each input, the matrix that makes coefficients of `other` of those of `basis`."""
+    lo = np.minimum(basis.grid[:, 0], other.grid[:, 0])
+    hi = np.maximum(basis.grid[:, -1], other.grid[:, -1])
+    nodes = jnp.linspace(jnp.asarray(lo), jnp.asarray(hi), _nodes(basis), axis=1)
+    return least_squares(features_on(other, nodes)) @ features_on(basis, nodes)
+
+
 def regrid(
     basis: Basis,
     samples: Float[Array, "P M"],
     ratio: float,
     bounds: Float[Array, "P 2"] | None = None,
+    change: float = 0.01,
 ) -> Basis:
-    """The same functions on a grid adapted to `samples` (pinned to `bounds` if given)."""
+    """The same functions on a grid adapted to `samples` (pinned to `bounds` if given).
+
+    Where the functions of an input would change by a larger share than `change`, its grid moves
+    only half as far, and so on; after four halvings it stays.
+    """
     if not 0 < ratio <= 1:
         raise ValueError(f"the grid update ratio must be in (0, 1], got {ratio}.")
     x = np.asarray(samples, np.float64)
     limits = None if bounds is None else np.asarray(bounds, np.float64)
-    grid = adaptive_grid(x, basis.grid.shape[1], ratio, limits)
-    moved = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid, jnp.float32))
+    start = np.asarray(basis.grid, np.float64)
+    goal = adaptive_grid(x, start.shape[1], ratio, limits)
+    quantiles = np.quantile(x, np.linspace(0, 1, _nodes(basis)), axis=1).T
+    found, share = basis, np.ones((len(x), 1))
+    while True:
+        grid = start + share * (goal - start)
+        moved = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid, jnp.float32))
+        found, changed = _refitted(basis, moved, quantiles)
+        too_much = (changed > change) & (share[:, 0] > 0)
+        if not too_much.any():
+            break
+        share[too_much] = np.where(share[too_much] > _LEAST_MOVE, share[too_much] / 2, 0)
+    stay = jnp.asarray(share == 0)
+    grids = jnp.where(stay, basis.grid, found.grid)
+    coefficients = jnp.where(stay, basis.coefficients, found.coefficients)
+    return eqx.tree_at(lambda b: (b.grid, b.coefficients), found, (grids, coefficients))
 
-    # Fit where the samples are and, evenly, over the whole new range: nowhere is it let go.
-    even = np.linspace(grid[:, 0], grid[:, -1], 8 * grid.shape[1], axis=1)
-    quantiles = np.quantile(x, np.linspace(0, 1, 4 * grid.shape[1]), axis=1).T
-    nodes = jnp.asarray(np.concatenate([even, quantiles], axis=1), jnp.float32)
+
+def _refitted(
+    basis: Basis, moved: Basis, where: Float[np.ndarray, "P N"]
+) -> tuple[Basis, Float[np.ndarray, " P"]]:
+    """`moved` with the functions of `basis`, and how much those of each input changed.
+
+    They are fitted `where` the samples are and, evenly, over the whole new range: nowhere are they
+    let go. Changes are relative to how much the functions vary over the samples.
+    """
+    grid = np.asarray(moved.grid, np.float64)
+    even = np.linspace(grid[:, 0], grid[:, -1], _nodes(basis), axis=1)
+    nodes = jnp.asarray(np.concatenate([where, even], axis=1), jnp.float32)
     old, new = (features_on(b, nodes) for b in (basis, moved))
     coefficients = jnp.einsum("pbn,pna,qpa->qpb", least_squares(new), old, basis.coefficients)
-    return eqx.tree_at(lambda b: b.coefficients, moved, coefficients)
+    seen = where.shape[1]
+    values = jnp.einsum("pna,qpa->qpn", old[:, :seen], basis.coefficients)
+    gaps = jnp.einsum("pna,qpa->qpn", new[:, :seen], coefficients) - values
+    spread = values - jnp.mean(values, axis=-1, keepdims=True)
+    ratio = jnp.sum(gaps**2, axis=(0, 2)) / jnp.maximum(jnp.sum(spread**2, axis=(0, 2)), 1e-12)
+    fitted = eqx.tree_at(lambda b: b.coefficients, moved, coefficients)
+    return fitted, np.sqrt(np.asarray(ratio))

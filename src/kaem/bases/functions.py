@@ -125,6 +125,8 @@ class Functions(eqx.Module):
         samples: Float[Array, "P M"],
         ratio: float = 0.05,
         bounds: Float[Array, "P 2"] | None = None,
+        change: float = 0.01,
     ) -> Self:
-        """The same functions on a grid adapted to `samples`; a no-op for wavelets."""
-        return eqx.tree_at(lambda f: f.basis, self, self.basis.regrid(samples, ratio, bounds))
+        """The same functions, but for `change`, on a grid adapted to `samples`; no-op for wavelets."""
+        moved = self.basis.regrid(samples, ratio, bounds, change)
+        return eqx.tree_at(lambda f: f.basis, self, moved)

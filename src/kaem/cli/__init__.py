@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..cache import keep_compiled_programs
 from ..errors import UserError
 
 VERBS = {
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # One device for each core (see kaem.parallel), decided before JAX is imported.
         if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
             os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))
+        keep_compiled_programs()
         module = importlib.import_module(f".{options.verb}", __name__)
         result: dict[str, Any] | None = module.run(options)
         if options.json and result is not None:

@@ -141,7 +141,7 @@ def _extractor(options: argparse.Namespace) -> Any:
 
 
 def _distances(options: argparse.Namespace, sizes: Any, real: Any, fake: Any, **more: Any) -> Any:
-    from ..data.registry import cache_folder
+    from ..cache import cache_folder
     from ..metrics.evaluation import distances
 
     return distances(

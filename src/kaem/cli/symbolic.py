@@ -139,9 +139,10 @@ def _cost(model: Any, swapped: Any, source: Path) -> dict[str, float]:
     import numpy as np
 
     from ..metrics.proxies import proxy_distance
+    from ..priors import open_uniform
 
     key, other = jax.random.split(jax.random.key(0))
-    u = jax.random.uniform(key, (_PICTURES, *model.prior.shape))
+    u = open_uniform(key, (_PICTURES, *model.prior.shape))
     learned, closed = np.asarray(model.generate(u)), np.asarray(swapped.generate(u))
     found = {"rms_difference": float(np.sqrt(np.mean((learned - closed) ** 2)))}
     first, second = (np.asarray(model.sample(k, _DRAWN)) for k in (key, other))

@@ -1,5 +1,8 @@
 """Data: by name from the registry, or from any path."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .loading import load
 from .registry import DATASETS, Dataset, cache_folder, fetch, find, search_folders, verify
 
@@ -13,3 +16,6 @@ __all__ = [
     "search_folders",
     "verify",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

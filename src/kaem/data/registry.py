@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..cache import cache_folder
 from ..errors import UserError
 from .arrays import Split, read_array, read_cifar, read_idx, read_mat
 from .images import Options, image_files, read_celeba
@@ -174,12 +175,6 @@ DATASETS: dict[str, Dataset] = {
         "img_align_celeba.zip (1.4 GB) from `Align&Cropped Images`",
     ),
 }
-
-
-def cache_folder() -> Path:
-    """Where fetched data and feature weights are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kaem"
 
 
 def search_folders() -> list[Path]:

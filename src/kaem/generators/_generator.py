@@ -15,23 +15,43 @@ Residuals = Callable[[Float[Array, "n ..."]], tuple[Float[Array, "... n X"], ...
 
 
 class AbstractGenerator(eqx.Module):
-    """Latents to data."""
+    """Latents to data: a base for generators of your own.
+
+    A subclass has two members: `data_shape`, a field or property with the shape of one example, and
+    `__call__`, which makes one example of one latent. Everything else has a default that a faster or
+    stricter generator may replace. To save models with it, `kaem.register` the class.
+    """
 
     data_shape: eqx.AbstractVar[tuple[int, ...]]
-    output: eqx.AbstractVar[str]
+
+    @abstractmethod
+    def __call__(self, z: Float[Array, "Q ..."]) -> Float[Array, "..."]:
+        """Return the example [*data_shape] that a latent, of the shape of the prior, makes."""
 
     @property
-    @abstractmethod
-    def coordinates(self) -> int:
-        """Q, the latent coordinates that it takes."""
+    def range(self) -> str:
+        """`sigmoid` if all values are in [0, 1], so that bytes are scaled to it; else `identity`."""
+        return getattr(self, "output", "identity")
 
-    @abstractmethod
+    @property
+    def coordinates(self) -> int | None:
+        """Q, the latent coordinates that it takes, or None if any call will tell."""
+        return None
+
     def decoder(self) -> Decoder:
         """A function of latents [n, ...] and optional noise [n, X] to data [n, ...].
 
         Whatever can be prepared from the parameters is prepared once, when it is made: make it
-        outside of loops. Noise is added before the output activation.
+        outside of loops. Noise is added to the data, or before the output activation if there is one.
         """
+
+        def decode(
+            z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
+        ) -> Float[Array, "n ..."]:
+            x = jax.vmap(self)(z)
+            return x if noise is None else x + noise.reshape(x.shape)
+
+        return decode
 
     def residuals(self, x: Float[Array, "B ..."]) -> Residuals:
         r"""A function of latents [T * B, ...] to $x_b - \tilde x$, in any arrangement of the pixels.

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._basis import as_array, host_rng
+from ..derived import Derived, follow, keep
 from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
 from .upsample import (
     Planes,
@@ -30,6 +31,10 @@ from .upsample import (
 )
 
 
+def _spread_matrices(kernels: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(map(spread_matrix, kernels))
+
+
 class CNN(AbstractGenerator):
     """Latents [Q], or [Q, P] summed over p, to images [H, W, C]."""
 
@@ -40,7 +45,7 @@ class CNN(AbstractGenerator):
     data_shape: tuple[int, ...] = eqx.field(static=True)
     output: str = eqx.field(static=True)
     slope: float = eqx.field(static=True)  # of the LeakyReLU
-    taps: tuple[Array, ...] | None = None  # the kernels, rearranged; None while they change
+    taps: Derived | None = None  # the kernels, rearranged; None while they change
 
     def __init__(
         self,
@@ -84,6 +89,9 @@ class CNN(AbstractGenerator):
         self.slope = slope
         self.taps = None
 
+    def __call__(self, z: Float[Array, "Q ..."]) -> Float[Array, "H W C"]:
+        return self.decoder()(z[None])[0]
+
     @property
     def coordinates(self) -> int:
         return self.projection.shape[0]
@@ -91,7 +99,7 @@ class CNN(AbstractGenerator):
     def prepared(self) -> Self:
         if jax.default_backend() != "cpu":
             return self
-        made = eqx.filter_jit(lambda kernels: tuple(map(spread_matrix, kernels)))(self.kernels)
+        made = keep(_spread_matrices, self.kernels)
         return eqx.tree_at(lambda g: g.taps, self, made, is_leaf=lambda leaf: leaf is None)
 
     def trainable(self) -> Self:
@@ -101,7 +109,8 @@ class CNN(AbstractGenerator):
         if jax.default_backend() != "cpu":
             return self.plain_decoder()
         if self.taps is not None:
-            return self._layered(spread, self.taps)
+            matrices, warning = follow(_spread_matrices, self.kernels, self.taps)
+            return self._layered(spread, matrices, warning)
         last = self._last_planes()
         height, width, _ = self.data_shape
 
@@ -149,13 +158,15 @@ class CNN(AbstractGenerator):
         """The same through the library's convolutions: for GPUs, and the twin in tests."""
         return self._layered(plain_upsample, self.kernels)
 
-    def _layered(self, double: Callable[..., Array], weights: tuple[Array, ...]) -> Decoder:
-        """Images layer by layer, each doubled by `double(x, weight)`."""
+    def _layered(
+        self, double: Callable[..., Array], weights: tuple[Array, ...], warning: Array | float = 0.0
+    ) -> Decoder:
+        """Images layer by layer, each doubled by `double(x, weight)`; `warning` is 0 or NaN."""
 
         def decode(
             z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
         ) -> Float[Array, "n H W C"]:
-            x = self._project(z).reshape(-1, *self._smallest())
+            x = (self._project(z) + warning).reshape(-1, *self._smallest())
             for weight, bias in zip(weights[:-1], self.biases, strict=False):
                 x = self._leaky(double(x, weight) + bias)
             return self._output(double(x, weights[-1]) + self.biases[-1], noise)

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..bases import Functions
 from ._generator import OUTPUTS, AbstractGenerator, Decoder
 
+_CHANGES = (0.01, 0.0025, 0.0006)  # of functions, that a grid update may cost
+
 
 class KAN(AbstractGenerator):
     """Latents [Q, P], or [Q], to data of shape `data_shape`, through univariate functions and sums alone."""
@@ -85,10 +87,24 @@ class KAN(AbstractGenerator):
         return jax.vmap(self)
 
     def regrid(self, z: Float[Array, "n Q *P"], ratio: float = 0.05) -> Self:
-        """Adapt every layer's grid to what latents `z` make of its inputs."""
+        """Adapt every layer's grid to what latents `z` make of its inputs.
+
+        Layers magnify what changes in those before them: functions are refitted more and more
+        closely until no more than 1 % of what `z` makes has changed, or else grids stay.
+        """
+        before = jax.vmap(self)(z)
+        spread = jnp.mean((before - jnp.mean(before, axis=0)) ** 2)
+        for change in _CHANGES:
+            moved = self._regridded(z, ratio, change)
+            after = jax.vmap(moved)(z)
+            if jnp.mean((after - before) ** 2) <= _CHANGES[0] ** 2 * spread:
+                return moved
+        return self
+
+    def _regridded(self, z: Float[Array, "n Q *P"], ratio: float, change: float) -> Self:
         x = z if z.ndim == 2 else jnp.sum(z, axis=2)
         layers = []
         for layer in self.layers:
-            layers.append(layer.regrid(x.T, ratio))
+            layers.append(layer.regrid(x.T, ratio, change=change))
             x = jax.vmap(layers[-1].layer)(x)
         return eqx.tree_at(lambda g: g.layers, self, tuple(layers))

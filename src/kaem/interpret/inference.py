@@ -21,7 +21,7 @@ from ..baselines import VAE, NeuralPrior
 from ..baselines.vae import drawn
 from ..errors import UserError
 from ..metrics.annealing import posterior_chains, posterior_path
-from ..model import AbstractModel, LatentModel, as_float
+from ..model import AbstractModel, LatentModel
 
 _CHUNK = 128  # proposals decoded at once
 
@@ -40,13 +40,7 @@ def explainable(model: AbstractModel, x: Any) -> tuple[LatentModel, Float[Array,
             f"a {type(model).__name__} has no latents that could explain an example; give a KAEM, a "
             "VAE or a neural energy model."
         )
-    x = as_float(x)
-    if x.shape[1:] != model.data_shape or len(x) == 0:
-        raise ValueError(
-            f"the model generates data of shape {model.data_shape}, got examples of shape "
-            f"{x.shape}; give at least one, along the first axis."
-        )
-    return model, x
+    return model, model.checked_data(x)
 
 
 def infer(

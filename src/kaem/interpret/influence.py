@@ -73,9 +73,7 @@ def readable(model: AbstractModel, figure: str, images: bool = False) -> KAEM:
         )
     if model.prior.cached is not None and model.prior.inverse_transform == "exact":
         return model
-    prior = model.prior.uncache().refined()
-    table = eqx.filter_jit(type(prior)._exact_table)(prior)
-    prior = eqx.tree_at(lambda p: p.cached, prior, table, is_leaf=lambda leaf: leaf is None)
+    prior = model.prior.with_inverse_transform("exact").refined().cache()
     return eqx.tree_at(lambda m: m.prior, model, prior)
 
 

@@ -1,5 +1,8 @@
 """How good a model is: distances between sets of samples, log-likelihoods, diagnostics."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .diagnostics import (
     active_coordinates,
     effective_sample_size,
@@ -38,3 +41,6 @@ __all__ = [
     "r_hat",
     "statistics",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

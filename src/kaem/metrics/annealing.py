@@ -52,12 +52,7 @@ def posterior_path(model: LatentModel, x: Float[Array, "B ..."]) -> Path:
 
         return Path(joint, prior.normal)
     potential, draw = prior.for_chains()
-
-    def within(z: Array) -> tuple[Array, Array]:
-        log_p, slope = potential(z)
-        return jnp.where((z >= potential.lo) & (z <= potential.hi), log_p, -jnp.inf), slope
-
-    return Path(evaluator(model, x, within), draw)
+    return Path(evaluator(model, x, potential), draw)
 
 
 def prior_path(prior: NeuralPrior) -> Path:
@@ -106,7 +101,7 @@ class Metropolis(MALA):
 
         here = jax.tree.map(choose, there.here, state.here)
         kept = State(choose(z, state.z), here, state.moves + 1)
-        return kept, Info(jnp.nan_to_num(ratio), jnp.sqrt(jnp.mean(drift**2)))
+        return kept, Info(jnp.nan_to_num(ratio), jnp.sqrt(jnp.mean(drift**2)), jnp.zeros(()))
 
 
 def _tuning(log_step: Array, acceptance: Array, i: Array, burn_in: int) -> Array:

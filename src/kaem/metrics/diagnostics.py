@@ -18,7 +18,7 @@ from scipy import fft, special, stats
 
 from ..baselines import NormalPrior
 from ..errors import UserError
-from ..model import LatentModel, as_float
+from ..model import LatentModel
 from ..priors import AbstractPrior
 from .annealing import posterior_chains, posterior_path
 
@@ -185,12 +185,7 @@ def _seen(
             "posterior diagnostics need at least 2 chains, 8 steps and 2 examples, got "
             f"{chains}, {steps} and {len(x)}."
         )
-    x = as_float(x)
-    if x.shape[1:] != model.data_shape:
-        raise ValueError(
-            f"the model generates data of shape {model.data_shape}, got examples of shape "
-            f"{x.shape[1:]}."
-        )
+    x = model.checked_data(x)
     found = []
     for start in range(0, len(x), batch):
         rows = np.arange(start, start + min(batch, len(x))) % len(x)

@@ -175,6 +175,9 @@ def _limit(extrapolate: Callable[[], Extrapolation], sizes: Sequence[int] | None
         return {"value": None, "why": str(error)}
 
 
+_BOUNDS = ("importance", "ais")  # whose weights have the mean p(x)
+
+
 def likelihood(
     model: AbstractModel,
     x: np.ndarray,
@@ -210,27 +213,57 @@ def likelihood(
     scale = 1 / (np.log(2) * found.dimensions)
     bits = {"value": found.bits_per_dimension, "error": found.mean_error * scale}
     if not isfinite(found.monte_carlo_error):
-        about["why"] = _collapse(model, method)
+        bound = None
+        if method not in _BOUNDS:
+            weighed = log_likelihood(
+                model,  # type: ignore[arg-type]
+                x,
+                method="importance",
+                key=jax.random.key(seed),
+            )
+            bound = about["importance_bound"] = weighed.mean
+        about["why"] = _collapse(model, method, found.mean, bound)
     return {
         f"log_marginal_{method}": _finite(nats) | about,
         f"bits_per_dimension_{method}": _finite(bits) | about,
     }, found.value
 
 
-def _collapse(model: AbstractModel, method: Method) -> str:
-    """Why there is no error, what the value is worth then, and what to try."""
-    if method not in ("importance", "ais"):
+def _collapse(model: AbstractModel, method: Method, value: float, bound: float | None) -> str:
+    """Why there is no error, what the value is worth then, which of two to believe, and what to try.
+
+    Importance sampling and AIS average weights whose mean is p(x): by Markov's inequality they are
+    more than b nats too high with a probability of at most e^-b. Chains that have not mixed promise
+    nothing in either direction.
+    """
+    if bound is not None:
+        verdict = (
+            f"Importance sampling of the same examples gives {bound:.4g}, which is hardly ever too high: "
+            f"believe that, as a lower bound, and not {value:.4g}"
+            if bound > value
+            else f"{value:.4g} is above what importance sampling finds of the same examples "
+            f"({bound:.4g}, a lower bound), so that nothing speaks against it, but nothing vouches for it "
+            "either"
+        )
         return (
             "the chains of some examples have not mixed, so that their values may be an accident of "
-            "where they started and have no error. Try more --steps or --temperatures."
+            f"where they started and have no error. {verdict}. More --steps and --temperatures let the "
+            "chains mix; ais gives another lower bound, and the largest of those is the best."
         )
-    worth = "it means little" if isinstance(model, NeuralEBM) else "it is a lower bound"
-    remedy = (
-        "ais or steppingstone" if method == "importance" else "more --temperatures or --proposals"
+    worth = (
+        "it means little, since the normaliser of its prior is as uncertain"
+        if isinstance(model, NeuralEBM)
+        else "it is a lower bound, more than b nats too high with a probability of at most exp(-b)"
+    )
+    other = (
+        "more --proposals raise it; ais gives another lower bound, and the larger is the better"
+        if method == "importance"
+        else "more --temperatures and --proposals raise it"
     )
     return (
         "for some examples fewer than four effective samples carry the weight, so that the value has "
-        f"no error: {worth}. Try {remedy}."
+        f"no error: {worth}; {other}. Estimates from chains (steppingstone, corrected, trapezoid) count "
+        "only where they are larger and say that they have mixed."
     )
 
 

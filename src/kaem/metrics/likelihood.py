@@ -33,7 +33,7 @@ from scipy import special
 
 from ..baselines import VAE, NeuralEBM
 from ..errors import UserError
-from ..model import AbstractModel, LatentModel, as_float
+from ..model import AbstractModel, LatentModel
 from ..objectives import checked_ladder, power_law
 from .annealing import annealed, posterior_path, prior_path, tempered_chains
 from .diagnostics import effective_sample_size
@@ -136,13 +136,7 @@ def log_likelihood(
     `progress` is called with the number of examples done and of all.
     """
     effort = resolved(model, method, samples, temperatures, steps, batch)
-    x = jnp.asarray(x)
-    from_bytes, x = x.dtype == jnp.uint8, as_float(x)
-    if x.shape[1:] != model.data_shape or len(x) == 0:
-        raise ValueError(
-            f"the model generates data of shape {model.data_shape}, got examples of shape "
-            f"{x.shape}; give at least one, along the first axis."
-        )
+    from_bytes, x = np.asarray(x).dtype == np.uint8, model.checked_data(x)
     t: Any = power_law(effort.temperatures, _EXPONENT)
     if temperatures is not None and not isinstance(temperatures, int):
         t = checked_ladder(list(temperatures))

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..derived import frozen
+
 if TYPE_CHECKING:
     from ..model import LatentModel
 
@@ -42,7 +44,7 @@ def thermodynamic(
     integral (an estimate of $\log p(x)$) and the log-prior.
     """
     generator, static = eqx.partition(model.generator, eqx.is_inexact_array)
-    rest = jax.lax.stop_gradient(model)
+    rest = frozen(model)
 
     def level(generator: Any, item: Any) -> tuple[Array, Array]:
         z, weight, key = item

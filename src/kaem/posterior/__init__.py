@@ -1,5 +1,8 @@
 """Posterior expectations: importance sampling, Langevin chains, tempered populations."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .importance import ImportanceInfo, ImportanceSampling
 from .langevin import Langevin
 from .resampling import RESAMPLERS
@@ -20,3 +23,6 @@ __all__ = [
     "Thermodynamic",
     "swap",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

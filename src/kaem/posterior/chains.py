@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .samplers import SAMPLERS, Evaluate, Evaluation
+from .samplers import SAMPLERS, Evaluate, Evaluation, per_chain
 
 if TYPE_CHECKING:
     from ..model import LatentModel
 
 Memory = dict[str, Array]
-_LOST = 0.1  # share of lost latents at which training stops
+_LOST = 0.1  # share of moves that went astray at which training stops
 
 
 def evaluator(
@@ -87,20 +87,34 @@ class Chains(eqx.Module):
         """Whether a batch may be split over devices."""
         return True
 
+    @property
+    def follows_score(self) -> bool:
+        """Whether the prior's tabulated score, and not only its CDF, has to be right."""
+        return True
+
+    def redrawn(
+        self, z: Float[Array, "*n event"], fresh: Float[Array, "*n event"], event: int
+    ) -> tuple[Float[Array, "*n event"], Float[Array, ""]]:
+        """Chains that are not finite begin anew at `fresh` draws of the prior; and their share.
+
+        One example whose likelihood overflowed does not end a run, nor wait for it in its memory.
+        """
+        sound = jnp.all(jnp.isfinite(z), axis=tuple(range(z.ndim - event, z.ndim)))
+        return jnp.where(per_chain(sound, z), z, fresh), jnp.mean(~sound)
+
     def seen(
-        self, model: "LatentModel", z: Array, log_likelihood: Array, log_prior: Array
+        self, model: "LatentModel", z: Array, log_likelihood: Array, log_prior: Array, astray: Array
     ) -> dict[str, Array]:
         """What every kind of chain reports of the latents z at which it ended."""
         return {
             "log_likelihood": log_likelihood,
             "log_prior": log_prior,
             "reconstruction": model.squared_error(log_likelihood),
-            "outside": model.prior.outside(z),
-            "lost": model.prior.lost(z),
+            "lost": jnp.maximum(astray, model.prior.lost(z)),
         }
 
     def unless_lost(self, value: Array, info: dict[str, Array]) -> Array:
-        """`value`, or NaN where a good part of the chains is lost."""
+        """`value`, or NaN where a good part of the chains went astray."""
         return jnp.where(info["lost"] > _LOST, jnp.nan, value)
 
     def diagnosis(self, info: dict[str, float]) -> str | None:
@@ -115,8 +129,8 @@ class Chains(eqx.Module):
         if info["lost"] <= _LOST / jax.device_count():
             return None
         return (
-            f"the Langevin chains diverged: {info['lost']:.0%} of the latents are far outside the "
-            "prior's domain. posterior.step_size = "
+            f"the Langevin chains diverged: {info['lost']:.0%} of the moves went far outside the "
+            "prior's domain, or were not finite. posterior.step_size = "
             f"{self.step_size:g} is too large for this posterior; try "
             f"`--set posterior.step_size={min(self.step_size / 10, 0.01):g}`"
         )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..priors import AbstractPrior
+from ..priors import AbstractPrior, open_uniform
 from .resampling import RESAMPLERS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ImportanceSampling(eqx.Module):
         prior = model.prior.uncache()
         log_density = prior.log_density_on_nodes()
         table = prior.build_table(log_density)
-        u = jax.random.uniform(sample_key, (*prior.shape, self.samples))
+        u = open_uniform(sample_key, (*prior.shape, self.samples))
         z = jax.lax.stop_gradient(table).inverse_cdf(u)
 
         means = model.decode(jnp.moveaxis(z, -1, 0), noise_key)
@@ -114,7 +114,7 @@ class ImportanceSampling(eqx.Module):
         self, prior: AbstractPrior, table: Any, log_z: Float[Array, "Q P"], key: PRNGKeyArray
     ) -> Float[Array, "Q P"]:
         r"""$\log Z$ with the gradient $\frac1N\sum_s\nabla f(z_s)$, $z_s \sim p$: the paper's negative phase."""
-        z = table.inverse_cdf(jax.random.uniform(key, (*prior.shape, self.samples)))
+        z = table.inverse_cdf(open_uniform(key, (*prior.shape, self.samples)))
         energy = prior.energies.expectation(z, jnp.full(self.samples, 1 / self.samples))
         return jax.lax.stop_gradient(log_z) + energy - jax.lax.stop_gradient(energy)
 

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..derived import frozen
 from ..objectives import maximum_likelihood
 from .chains import Chains, Memory, evaluator
-from .samplers import SAMPLERS, AbstractSampler, Evaluate
+from .samplers import SAMPLERS, AbstractSampler, Domain, Evaluate, Info
 
 if TYPE_CHECKING:
     from ..model import LatentModel
@@ -37,16 +38,15 @@ class Langevin(Chains):
                 "leave it at 1, or choose 'sgld'."
             )
 
-    @property
-    def sampler(self) -> AbstractSampler:
-        if self.kind == "sgld":
-            return SAMPLERS["sgld"](self.step_size, share=self.share)  # type: ignore[call-arg]
-        return SAMPLERS[self.kind](self.step_size)
+    def sampler(self, domain: Domain | None) -> AbstractSampler:
+        """The chain's steps, within the domain of a prior that has one."""
+        more = {"share": self.share} if self.kind == "sgld" else {}
+        return SAMPLERS[self.kind](self.step_size, domain=domain, **more)
 
     @property
     def info_names(self) -> tuple[str, ...]:
         names = ("log_likelihood", "log_prior", "reconstruction")
-        return (*names, "acceptance", "drift", "outside", "lost")
+        return (*names, "acceptance", "drift", "lost", "redrawn")
 
     def memory(self, model: "LatentModel", examples: int, key: PRNGKeyArray) -> Memory:
         """What is kept between updates: with persistent chains, latents of every example."""
@@ -57,17 +57,20 @@ class Langevin(Chains):
     ) -> tuple[Float[Array, "B ..."], dict[str, Array]]:
         """Latents after `steps` steps from `z`, and means of what happened."""
         potential, _ = model.prior.for_chains()
-        return self._run(evaluator(model, x, potential), z, key)
+        evaluate = evaluator(model, model.checked_data(x), potential)
+        return self._run(evaluate, z, key, model.prior.bounds)
 
-    def _run(self, evaluate: Evaluate, z: Array, key: PRNGKeyArray) -> tuple[Array, Any]:
-        sampler = self.sampler
+    def _run(
+        self, evaluate: Evaluate, z: Array, key: PRNGKeyArray, domain: Domain | None
+    ) -> tuple[Array, Any]:
+        sampler = self.sampler(domain)
 
         def step(i: Array, carry: Any) -> Any:
             state, total = carry
             state, info = sampler.step(evaluate, state, 1.0, jax.random.fold_in(key, i))
             return state, jax.tree.map(jnp.add, total, info._asdict())
 
-        zero = {"acceptance": jnp.zeros(()), "drift": jnp.zeros(())}
+        zero = {name: jnp.zeros(()) for name in Info._fields}
         start = (sampler.init(evaluate, z), zero)
         state, total = jax.lax.fori_loop(0, self.steps, step, start)
         return state.z, jax.tree.map(lambda value: value / self.steps, total)
@@ -86,14 +89,16 @@ class Langevin(Chains):
         """
         del progress
         start_key, chain_key, noise_key = jax.random.split(key, 3)
-        fixed = jax.lax.stop_gradient(model)
+        fixed = frozen(model)
         potential, draw = fixed.prior.for_chains()
         z = memory["chains"] if self.persistent else draw(start_key, len(x))
-        z, info = self._run(evaluator(fixed, x, potential), z, chain_key)
-        z = jax.lax.stop_gradient(z)
+        z, info = self._run(evaluator(fixed, x, potential), z, chain_key, fixed.prior.bounds)
+        fresh = draw(jax.random.fold_in(start_key, 1), len(x))
+        z, redrawn = self.redrawn(jax.lax.stop_gradient(z), fresh, len(fixed.prior.shape))
         if self.persistent:
             memory = memory | {"chains": z}
 
         value, likelihood, log_prior = maximum_likelihood(model, x, z, noise_key)
-        info |= self.seen(fixed, z, likelihood, log_prior)
+        info |= self.seen(fixed, z, likelihood, log_prior, info.pop("astray"))
+        info["redrawn"] = redrawn
         return self.unless_lost(value, info), (jax.lax.stop_gradient(info), memory)

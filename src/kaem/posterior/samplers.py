@@ -27,6 +27,7 @@ class Evaluation(NamedTuple):
     prior_score: Float[Array, "*n event"]
 
 
+Domain = tuple[Float[Array, "*event"], Float[Array, "*event"]]
 Evaluate = Callable[[Float[Array, "*n event"]], Evaluation]
 
 
@@ -43,6 +44,7 @@ class Info(NamedTuple):
 
     acceptance: Float[Array, ""]
     drift: Float[Array, ""]  # root mean square of the deterministic part of the move
+    astray: Float[Array, ""]  # share of latents thrown far beyond the domain, or not finite
 
 
 def per_chain(value: Array, like: Array) -> Array:
@@ -62,10 +64,33 @@ def score(state: State, t: Array) -> Array:
     return per_chain(t, state.z) * here.likelihood_score + here.prior_score
 
 
+def reflected(z: Float[Array, "*n event"], domain: Domain | None) -> Float[Array, "*n event"]:
+    """`z` as it is within the domain, and mirrored at the border as often as it takes beyond it."""
+    if domain is None:
+        return z
+    lo, hi = domain
+    width = hi - lo
+    folded = jnp.clip(hi - jnp.abs(jnp.mod(z - lo, 2 * width) - width), lo, hi)
+    return jnp.where((z >= lo) & (z <= hi), z, folded)
+
+
+def _astray(z: Float[Array, "*n event"], domain: Domain | None) -> Float[Array, ""]:
+    """The share of latents that are not finite, or farther off than three times the domain."""
+    if domain is None:
+        return jnp.mean(~jnp.isfinite(z))
+    lo, hi = domain
+    return jnp.mean(~(jnp.abs(z - (lo + hi) / 2) <= 1.5 * (hi - lo)))
+
+
 class AbstractSampler(eqx.Module):
-    """One chain for each latent, any number of latents at once."""
+    """One chain for each latent, any number of latents at once.
+
+    Where the prior has a `domain`, its lower and upper ends, chains do not leave it: unadjusted
+    moves are reflected at the border, and Metropolis rejects what has no density.
+    """
 
     step_size: eqx.AbstractVar[float]
+    domain: eqx.AbstractVar[Domain | None]
 
     def init(self, evaluate: Evaluate, z: Array) -> State:
         """Chains that start at `z`."""
@@ -96,6 +121,7 @@ class ULA(AbstractSampler):
     r"""Unadjusted Langevin: $z + \eta\nabla\log\pi + \sqrt{2\eta}\,\xi$ (eq. ula); bias $O(\eta)$."""
 
     step_size: float = eqx.field(static=True, default=0.01)
+    domain: Domain | None = None
 
     def move(
         self, evaluate: Evaluate, state: State, t: Array, key: PRNGKeyArray
@@ -103,14 +129,16 @@ class ULA(AbstractSampler):
         z = state.z
         drift = self.step_size * score(state, t)
         noise = (2 * self.step_size) ** 0.5 * jax.random.normal(key, z.shape)
-        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)))
-        return State(z + drift + noise, None, state.moves + 1), info
+        z = z + drift + noise
+        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(z, self.domain))
+        return State(reflected(z, self.domain), None, state.moves + 1), info
 
 
 class MALA(AbstractSampler):
     """Langevin proposals accepted or rejected by Metropolis: no bias from the step size."""
 
     step_size: float = eqx.field(static=True, default=0.01)
+    domain: Domain | None = None
 
     def init(self, evaluate: Evaluate, z: Array) -> State:
         return State(z, evaluate(z), jnp.int32(0))
@@ -141,7 +169,8 @@ class MALA(AbstractSampler):
             return jnp.where(per_chain(accept, new), new, old)
 
         kept = jax.tree.map(choose, there._replace(moves=accept), state._replace(moves=accept))
-        info = Info(jnp.mean(accept), jnp.sqrt(jnp.mean(drift**2)))
+        astray = _astray(kept.z, self.domain)
+        info = Info(jnp.mean(accept), jnp.sqrt(jnp.mean(drift**2)), astray)
         return kept._replace(moves=state.moves + 1), info
 
 
@@ -155,6 +184,7 @@ class SGLD(AbstractSampler):
     step_size: float = eqx.field(static=True, default=0.01)
     decay: float = eqx.field(static=True, default=0.33)  # gamma
     share: float = eqx.field(static=True, default=1.0)
+    domain: Domain | None = None
 
     def look(self, evaluate: Evaluate, state: State, key: PRNGKeyArray) -> State:
         if self.share == 1 or state.here is not None:
@@ -171,8 +201,9 @@ class SGLD(AbstractSampler):
         eta = self.rate(state.moves)
         drift = eta * score(state, t)
         noise = jnp.sqrt(2 * eta) * jax.random.normal(key, state.z.shape)
-        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)))
-        return State(state.z + drift + noise, None, state.moves + 1), info
+        z = state.z + drift + noise
+        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(z, self.domain))
+        return State(reflected(z, self.domain), None, state.moves + 1), info
 
 
 SAMPLERS: dict[str, type[AbstractSampler]] = {"ula": ULA, "mala": MALA, "sgld": SGLD}

@@ -57,6 +57,7 @@ class PopulationInfo(NamedTuple):
 
     acceptance: Float[Array, ""]
     drift: Float[Array, ""]
+    astray: Float[Array, ""]
     swapped: Float[Array, " N"]  # share of samples that exchanged, pair by pair; 0 if not due
     trips: Float[Array, ""]  # samples that arrived at t = 1 from the prior, per example
 
@@ -106,7 +107,5 @@ class Population(eqx.Module):
         moved, local = self.local.move(
             evaluate, State(z[1:], above, chains.moves), t[1:, None], move_key
         )
-        info = PopulationInfo(
-            local.acceptance, local.drift, jnp.mean(accepted, axis=1), jnp.mean(arrived)
-        )
+        info = PopulationInfo(*local, jnp.mean(accepted, axis=1), jnp.mean(arrived))
         return PopulationState(moved, fresh, state.moves + 1), info

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..derived import frozen
 from ..objectives import balanced, checked_ladder, cosine_exponent, power_law, thermodynamic
 from .chains import Chains, Memory, evaluator
-from .samplers import SAMPLERS, Evaluate
+from .samplers import SAMPLERS, Domain, Evaluate, Info
 from .tempering import Population
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Thermodynamic(Chains):
         pairs = tuple(f"swap_{k}" for k in range(self.temperatures))
         rungs = tuple(f"t_{k}" for k in range(1, self.temperatures))
         names = ("log_likelihood", "log_prior", "log_marginal", "reconstruction")
-        return (*names, "acceptance", "drift", "outside", "lost", "round_trips", *pairs, *rungs)
+        more = ("acceptance", "drift", "lost", "redrawn", "round_trips")
+        return (*names, *more, *pairs, *rungs)
 
     def memory(self, model: "LatentModel", examples: int, key: PRNGKeyArray) -> Memory:
         """Persistent chains at every temperature; for a balanced ladder, its rungs and rates."""
@@ -91,16 +93,22 @@ class Thermodynamic(Chains):
         return power_law(self.temperatures, p)
 
     def _run(
-        self, evaluate: Evaluate, z: Array, t: Array, draw: Any, key: PRNGKeyArray
+        self,
+        evaluate: Evaluate,
+        z: Array,
+        t: Array,
+        draw: Any,
+        key: PRNGKeyArray,
+        domain: Domain | None,
     ) -> tuple[Array, dict[str, Array]]:
-        population = Population(SAMPLERS[self.kind](self.step_size))
+        population = Population(SAMPLERS[self.kind](self.step_size, domain=domain))
 
         def step(i: Array, carry: Any) -> Any:
             state, total = carry
             state, info = population.step(evaluate, state, t, jax.random.fold_in(key, i), draw)
             return state, jax.tree.map(jnp.add, total, info._asdict())
 
-        none = {name: jnp.zeros(()) for name in ("acceptance", "drift", "trips")}
+        none = {name: jnp.zeros(()) for name in (*Info._fields, "trips")}
         none |= {"swapped": jnp.zeros(self.temperatures)}
         # Even or odd pairs first, at random: short chains then come to try all pairs.
         start_key, key = jax.random.split(key)
@@ -119,7 +127,7 @@ class Thermodynamic(Chains):
     ) -> tuple[Array, tuple[dict[str, Array], Memory]]:
         """The criterion at fresh samples of all power posteriors, what was seen, and what to keep."""
         start_key, chain_key, bottom_key, noise_key = jax.random.split(key, 4)
-        fixed = jax.lax.stop_gradient(model)
+        fixed = frozen(model)
         potential, drawn = fixed.prior.for_chains()
 
         def draw(key: PRNGKeyArray, *more: int) -> Array:
@@ -132,8 +140,9 @@ class Thermodynamic(Chains):
         else:
             z = draw(start_key, self.temperatures)
         evaluate = evaluator(fixed, x, potential)
-        z, total = self._run(evaluate, z, t, draw, chain_key)
-        z = jax.lax.stop_gradient(z)
+        z, total = self._run(evaluate, z, t, draw, chain_key, fixed.prior.bounds)
+        fresh = draw(jax.random.fold_in(start_key, 1), self.temperatures)
+        z, redrawn = self.redrawn(jax.lax.stop_gradient(z), fresh, len(fixed.prior.shape))
         if self.persistent:
             memory = memory | {"chains": jnp.moveaxis(z, 0, 1)}
         rates = total["swapped"] / (self.steps / 2)  # each pair is due at every second step
@@ -145,8 +154,10 @@ class Thermodynamic(Chains):
 
         levels = jnp.concatenate([draw(bottom_key)[None], z])
         value, likelihoods, integral, log_prior = thermodynamic(model, x, levels, t, noise_key)
-        info = self.seen(fixed, z, likelihoods[-1], log_prior)
+        astray = total["astray"] / self.steps
+        info = self.seen(fixed, z, likelihoods[-1], log_prior, astray)
         info |= {
+            "redrawn": redrawn,
             "log_marginal": integral,
             "acceptance": total["acceptance"] / self.steps,
             "drift": total["drift"] / self.steps,

@@ -17,7 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases import Functions
-from .inverse_transform import Table, gauss_legendre
+from ..derived import Derived, follow, keep
+from ..methods import check_count, compiled
+from .inverse_transform import Table, gauss_legendre, open_uniform
 from .potential import Potential
 from .reference import REFERENCES, Reference
 
@@ -40,7 +42,7 @@ class AbstractPrior(eqx.Module):
 
     energies: Functions
     domain: Float[Array, "R 2"]
-    cached: Any  # the table(s), built once; None while the energies still change
+    cached: Derived | None  # the table(s), built once; None while the energies still change
     shape: tuple[int, ...] = eqx.field(static=True)
     reference: str = eqx.field(static=True)
     cells: int = eqx.field(static=True)
@@ -129,7 +131,9 @@ class AbstractPrior(eqx.Module):
 
     # Tables.
 
-    def _bounds(self) -> tuple[Float[Array, "*family"], Float[Array, "*family"]]:
+    @property
+    def bounds(self) -> tuple[Float[Array, "*family"], Float[Array, "*family"]]:
+        """The ends of each density's domain."""
         lo, hi = jax.lax.stop_gradient(self.domain).T
         return jnp.broadcast_to(lo, self.shape), jnp.broadcast_to(hi, self.shape)
 
@@ -152,20 +156,26 @@ class AbstractPrior(eqx.Module):
 
     def _exact_table(self, log_density: Float[Array, "*family 2K+1"] | None = None) -> Table:
         values = self.log_density_on_nodes() if log_density is None else log_density
-        return Table.build(*self._bounds(), values)
+        return Table.build(*self.bounds, values)
 
     @property
     def table(self) -> Any:
-        """The cached table, or one built now."""
-        return self.build_table() if self.cached is None else self.cached
+        """The cached table, or one built now; gradients in the energies are right in both cases."""
+        if self.cached is None:
+            return self.build_table()
+        table, warning = follow(type(self).build_table, self.uncache(), self.cached)
+        return table.plus(warning)
 
     def potential(self, log_density: Float[Array, "*family 2K+1"] | None = None) -> Potential:
         r"""$\log p$ and its score by table: one look-up for each latent in Langevin loops."""
+        return Potential.build(*self.bounds, self._ratio(log_density), self.reference)
+
+    def _ratio(self, log_density: Float[Array, "*family N"] | None) -> Float[Array, "*family N"]:
+        r"""$\log(p/\pi_0)$ on all knots and midpoints, normalised."""
         values = self.log_density_on_nodes() if log_density is None else log_density
-        table = Table.build(*self._bounds(), values)
+        table = Table.build(*self.bounds, values)
         nodes = self._nodes(2 * self.cells + 1)
-        ratio = values - self.pi_0.log_density(nodes) - table.log_normaliser[..., None]
-        return Potential.build(*self._bounds(), ratio, self.reference)
+        return values - self.pi_0.log_density(nodes) - table.log_normaliser[..., None]
 
     def for_chains(self) -> tuple[Potential, Callable[[PRNGKeyArray, int], Float[Array, "n ..."]]]:
         """What chains need: the potential, and draws of `n` latents to start from, of one table."""
@@ -174,7 +184,7 @@ class AbstractPrior(eqx.Module):
         table = prior.build_table(log_density)
 
         def draw(key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
-            u = jax.random.uniform(key, (*self.shape, n))
+            u = open_uniform(key, (*self.shape, n))
             return jnp.moveaxis(table.inverse_cdf(u), -1, 0)
 
         return prior.potential(log_density), draw
@@ -185,10 +195,17 @@ class AbstractPrior(eqx.Module):
         values = self.log_density_on_nodes()
         return self._exact_table(values).error(values)
 
-    def refined(self, tolerance: float = 2e-7) -> Self:
-        """The same prior with as many cells as `tolerance` asks for, at most 16,384.
+    @eqx.filter_jit
+    def score_error(self) -> Float[Array, "*family"]:
+        """Estimated error of the tabulated score, as a share of the tilt of the reference."""
+        ratio = self._ratio(None)
+        return Potential.build(*self.bounds, ratio, self.reference).error(ratio)
 
-        Doubling stops early where float32, not the number of cells, limits the error.
+    def refined(self, tolerance: float = 2e-7, score_tolerance: float | None = None) -> Self:
+        """The same prior with as many cells as the tolerances ask for, at most 16,384.
+
+        `tolerance` is for `table_error`; `score_tolerance`, where chains follow the score, for
+        `score_error`. Doubling stops early where float32, not the number of cells, limits the error.
         """
         prior, error = self, float(jnp.max(self.table_error()))
         while error > tolerance and prior.cells < _MAX_CELLS:
@@ -197,7 +214,18 @@ class AbstractPrior(eqx.Module):
             if finer_error > 0.7 * error and error < 1e-5:
                 break
             prior, error = finer, finer_error
+        if score_tolerance is None:
+            return prior
+        while float(jnp.max(prior.score_error())) > score_tolerance and prior.cells < _MAX_CELLS:
+            prior = prior.with_cells(2 * prior.cells)
         return prior
+
+    def possible_cells(self) -> list[int]:
+        """The numbers of cells that `refined` chooses from."""
+        found = [self.cells]
+        while found[-1] < _MAX_CELLS:
+            found.append(2 * found[-1])
+        return found
 
     def with_cells(self, cells: int) -> Self:
         """The same prior at another table resolution (and no cached table)."""
@@ -205,28 +233,33 @@ class AbstractPrior(eqx.Module):
         object.__setattr__(copy, "cells", cells)
         return copy
 
-    def widened(self, factor: float = 1.5) -> Self:
-        """The same energies on a domain `factor` times as wide, within the reference's support."""
-        centre = jnp.mean(self.domain, axis=1, keepdims=True)
-        domain = jnp.clip(centre + factor * (self.domain - centre), *self.pi_0.support)
-        return eqx.tree_at(lambda p: p.domain, self.uncache(), domain)
+    def with_inverse_transform(self, name: str) -> Self:
+        """The same densities, sampled in another way (and no cached table)."""
+        copy = jax.tree.map(lambda leaf: leaf, self.uncache())
+        object.__setattr__(copy, "inverse_transform", name)
+        return copy
 
-    def outside(self, z: Float[Array, "*n family"]) -> Float[Array, ""]:
-        """The share of latents outside the domain, where the prior's density is zero."""
-        lo, hi = self._bounds()
-        return jnp.mean((z < lo) | (z > hi))
+    def _within(self, z: Float[Array, "*family n"], weights: Float[Array, " n"]) -> Array:
+        """Whether all samples that carry weight are in the domain, on the last axis."""
+        lo, hi = (bound[..., None] for bound in self.bounds)
+        return ~jnp.any(((z < lo) | (z > hi)) & (weights > 0))
 
     def lost(self, z: Float[Array, "*n family"]) -> Float[Array, ""]:
         """The share of latents that are not finite, or farther off than three times the domain."""
-        lo, hi = self._bounds()
+        lo, hi = self.bounds
         return jnp.mean(~(jnp.abs(z - (lo + hi) / 2) <= 1.5 * (hi - lo)))
 
     def cache(self) -> Self:
-        """Build the table once, for sampling; call `uncache` before changing the energies."""
-        table = eqx.filter_jit(type(self).build_table)(self)
-        return eqx.tree_at(lambda p: p.cached, self, table, is_leaf=lambda leaf: leaf is None)
+        """Build the table once, for sampling.
+
+        Losses of a cached prior have the right values and gradients; what is drawn from it, or
+        measured, after its energies changed is NaN until it is cached anew, or `uncache` called.
+        """
+        made = keep(type(self).build_table, self.uncache())
+        return eqx.tree_at(lambda p: p.cached, self, made, is_leaf=lambda leaf: leaf is None)
 
     def uncache(self) -> Self:
+        """Drop the cached table: it is then built whenever it is needed."""
         return eqx.tree_at(lambda p: p.cached, self, None, is_leaf=lambda leaf: leaf is None)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -245,18 +278,18 @@ class AbstractPrior(eqx.Module):
     def score(self, z: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
         r"""$\partial_z \log p(z)$, coordinate by coordinate."""
 
-    @eqx.filter_jit
+    @compiled()
     def cdf(self, z: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
         return self._tabulated(self.table.cdf, z, "z")
 
-    @eqx.filter_jit
+    @compiled()
     def inverse_cdf(self, u: Float[Array, "*n family"]) -> Float[Array, "*n family"]:
         return self._tabulated(self.table.inverse_cdf, u, "u")
 
-    @eqx.filter_jit
+    @compiled(check_count)
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
         """`n` independent latents, exactly, in one pass."""
-        return self.inverse_cdf(jax.random.uniform(key, (n, *self.shape)))
+        return self.inverse_cdf(open_uniform(key, (n, *self.shape)))
 
     @eqx.filter_jit
     def summary(self) -> Summary:

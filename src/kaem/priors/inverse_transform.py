@@ -23,7 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 # Densities are floored at this fraction of their maximum, so that F increases strictly; over a
 # whole domain this adds less mass than float32 can resolve.
@@ -47,6 +47,20 @@ class AbstractTable(eqx.Module):
     @abstractmethod
     def inverse_cdf(self, u: Float[Array, "*family n"]) -> Float[Array, "*family n"]:
         """The z with F(z) = u; the ends of the domain at u = 0 and u = 1."""
+
+    def plus(self, warning: Float[Array, ""]) -> Self:
+        """The same table, all of whose results have the 0 or NaN of `derived.follow` added."""
+        small = lambda table: (table.lo, table.log_normaliser)  # noqa: E731
+        return eqx.tree_at(small, self, (self.lo + warning, self.log_normaliser + warning))
+
+
+def open_uniform(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Uniform numbers in (0, 1).
+
+    `jax.random.uniform` makes multiples of 2^-23, and zero, which every density maps to the end of
+    its domain, once in eight million times; here that is the middle of the first 2^-23.
+    """
+    return jnp.maximum(jax.random.uniform(key, shape), 2.0**-24)
 
 
 def _windows(values: Array, start: Array, size: int) -> Array:

@@ -14,8 +14,7 @@ widths, $Z = \int\pi_0 + \int_{|z-\mu|\le r}(e^f - 1)\,\pi_0$, by Gauss-Legendre
 window as wide as the wavelet: nothing has to be resolved on the scale of the domain.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
@@ -24,10 +23,13 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases._wavelet import Wavelet
+from ..methods import compiled
 from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre
 
 MixtureTransform = Literal["exact", "components", "paper"]
+_LARGE = 60.0  # of an energy, whose exponential is still far from what float32 can hold
+_HIGHEST = 80.0
 
 
 class ComponentTables(eqx.Module):
@@ -38,6 +40,10 @@ class ComponentTables(eqx.Module):
 
     tables: Table | PaperTable  # of the family (Q, P)
     shares: Float[Array, "Q P+1"]  # cumulated alpha
+
+    def plus(self, warning: Float[Array, ""]) -> Self:
+        """As of other tables."""
+        return eqx.tree_at(lambda t: t.tables, self, self.tables.plus(warning))
 
     def inverse_cdf(self, u: Float[Array, "Q n"]) -> Float[Array, "Q n"]:
         last = self.shares.shape[1] - 2
@@ -128,7 +134,7 @@ class MixturePrior(AbstractPrior):
         return Table.build(*self._component_bounds(), values)
 
     def _component_bounds(self) -> tuple[Float[Array, "Q P"], Float[Array, "Q P"]]:
-        lo, hi = (b[:, None] for b in self._bounds())
+        lo, hi = (b[:, None] for b in self.bounds)
         family = (*self.shape, self.components)
         return jnp.broadcast_to(lo, family), jnp.broadcast_to(hi, family)
 
@@ -140,27 +146,35 @@ class MixturePrior(AbstractPrior):
         lo, hi = jax.lax.stop_gradient(self.domain)[0]
         x, w = gauss_legendre(int(np.clip(self.cells // 8, 64, 512)))
 
-        def integral(left: Array, right: Array, f: Callable[[Array], Array] | None) -> Array:
+        def weighted(left: Array, right: Array) -> tuple[Array, Any]:
             half = (right - left)[..., None] / 2
             z = left[..., None] + half * (1 + x)
-            height = jnp.exp(self.pi_0.log_density(z))
-            return jnp.sum(w * half * height * (1 if f is None else jnp.expm1(f(z))), axis=-1)
-
-        def energy(z: Float[Array, "Q P n"]) -> Float[Array, "Q P n"]:
-            return jax.vmap(self.energies, in_axes=-1, out_axes=-1)(z)
+            return z, w * half * jnp.exp(self.pi_0.log_density(z))
 
         # The reference's own mass, in pieces that resolve it on any domain.
         edges = jnp.linspace(lo, hi, 17)
-        reference = jnp.sum(integral(edges[:-1], edges[1:], None))
+        reference = jnp.sum(weighted(edges[:-1], edges[1:])[1])
         left = jnp.clip(basis.centre - basis.reach, lo, hi)
         right = jnp.clip(basis.centre + basis.reach, lo, hi)
-        left, right = jax.lax.stop_gradient((left, right))
-        return jnp.log(jnp.maximum(reference + integral(left, right, energy), 1e-30))
+        z, mass = weighted(*jax.lax.stop_gradient((left, right)))
+        f = jax.vmap(self.energies, in_axes=-1, out_axes=-1)(z)
+        # A weight above 88 is more than exp can take: all is then counted in units of e^shift.
+        shift = jax.lax.stop_gradient(jnp.maximum(jnp.max(f, axis=-1) - _LARGE, 0))
+        unit = jnp.exp(-shift)
+        excess = jnp.where(
+            (shift > 0)[..., None],
+            jnp.exp(f - shift[..., None]) - unit[..., None],
+            jnp.expm1(jnp.minimum(f, _LARGE)),
+        )
+        total = reference * unit + jnp.sum(mass * excess, axis=-1)
+        return jnp.log(jnp.maximum(total, 1e-30)) + shift
 
     def _log_ratio(self, nodes: Float[Array, "1 N"]) -> Float[Array, "Q N"]:
         offset = self.log_alpha - self.log_normaliser()
-        # No maximum is subtracted: one pass over the wavelets, and no density exceeds e^80.
-        terms = jnp.exp(self.energies.curves(self._everywhere(nodes)) + offset[..., None])
+        # No maximum is subtracted, so that one pass over the wavelets will do: a normalised density
+        # exceeds e^80 only where its normaliser missed a peak, which `table_error` then shows.
+        log_terms = self.energies.curves(self._everywhere(nodes)) + offset[..., None]
+        terms = jnp.exp(jnp.minimum(log_terms, _HIGHEST))
         # Summed by a matrix product: fused into a reduction, the wavelets would not vectorise.
         total = jnp.ones((*self.shape, 1, self.components)) @ terms
         return jnp.log(jnp.maximum(total[:, 0], 1e-30))
@@ -190,9 +204,9 @@ class MixturePrior(AbstractPrior):
         energy = self.energies(spread) + self.pi_0.log_density(z)[:, None]
         return self.log_alpha + energy - self.log_normaliser()
 
-    @eqx.filter_jit
+    @compiled()
     def log_prob(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n"]:
-        lo, hi = self._bounds()
+        lo, hi = self.bounds
 
         def one(z: Float[Array, " Q"]) -> Float[Array, ""]:
             log_p = jax.nn.logsumexp(self.log_components(z), axis=-1)
@@ -200,7 +214,7 @@ class MixturePrior(AbstractPrior):
 
         return self._vectorised(one, z, "z")
 
-    @eqx.filter_jit
+    @compiled()
     def score(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n Q"]:
         def one(z: Float[Array, " Q"]) -> Float[Array, " Q"]:
             def log_p(z: Float[Array, " Q"]) -> Float[Array, ""]:
@@ -223,4 +237,5 @@ class MixturePrior(AbstractPrior):
             return jax.nn.logsumexp(self.energies(spread) + offset, axis=-1)
 
         ratio = jax.vmap(one, in_axes=-1, out_axes=-1)(z)
-        return jnp.sum((ratio + self.pi_0.log_density(z)) @ weights)
+        value = jnp.sum((ratio + self.pi_0.log_density(z)) @ weights)
+        return jnp.where(self._within(z, weights), value, -jnp.inf)

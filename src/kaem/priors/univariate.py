@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..methods import compiled
 from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable
 
@@ -61,7 +62,7 @@ class UnivariatePrior(AbstractPrior):
 
     def build_table(self, log_density: Float[Array, "Q P 2K+1"] | None = None) -> AbstractTable:
         if self.inverse_transform == "paper":
-            return PaperTable.build(*self._bounds(), self._log_density(self._gauss_nodes()))
+            return PaperTable.build(*self.bounds, self._log_density(self._gauss_nodes()))
         return self._exact_table(log_density)
 
     def log_normaliser(self, log_density: Array | None = None) -> Float[Array, "Q P"]:
@@ -69,10 +70,10 @@ class UnivariatePrior(AbstractPrior):
             return self.table.log_normaliser
         return self.build_table(log_density).log_normaliser
 
-    @eqx.filter_jit
+    @compiled()
     def log_prob(self, z: Float[Array, "*n Q P"]) -> Float[Array, "*n"]:
         log_z = self.log_normaliser()
-        lo, hi = self._bounds()
+        lo, hi = self.bounds
 
         def one(z: Float[Array, "Q P"]) -> Float[Array, ""]:
             log_p = self.energies(z) + self.pi_0.log_density(z) - log_z
@@ -81,7 +82,7 @@ class UnivariatePrior(AbstractPrior):
 
         return self._vectorised(one, z, "z")
 
-    @eqx.filter_jit
+    @compiled()
     def score(self, z: Float[Array, "*n Q P"]) -> Float[Array, "*n Q P"]:
         def one(z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
             return jax.grad(lambda z: jnp.sum(self.energies(z) + self.pi_0.log_density(z)))(z)
@@ -96,7 +97,8 @@ class UnivariatePrior(AbstractPrior):
     ) -> Float[Array, ""]:
         log_pi = jnp.sum(self.pi_0.log_density(z), axis=(0, 1)) @ weights
         energy = jnp.sum(self.energies.expectation(z, weights))
-        return energy + log_pi - jnp.sum(weights) * jnp.sum(log_normaliser)
+        value = energy + log_pi - jnp.sum(weights) * jnp.sum(log_normaliser)
+        return jnp.where(self._within(z, weights), value, -jnp.inf)
 
     def regrid(self, samples: Float[Array, "n Q P"], ratio: float = 0.05) -> Self:
         """Adapt the energies' grids to latent samples; the domain and the densities stay."""

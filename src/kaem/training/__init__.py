@@ -1,5 +1,8 @@
 """Training: settings, the loop, checkpoints and run folders."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import submodules
 from .config import (
     Config,
     DataConfig,
@@ -32,3 +35,6 @@ __all__ = [
     "VAEConfig",
     "fit",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

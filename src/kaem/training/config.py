@@ -47,6 +47,7 @@ class PriorConfig:
     basis_scale: float = 1.0  # sigma_s
     cells: int = 32  # of the tables, while training; doubled when `tolerance` is exceeded
     tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
+    score_tolerance: float = 0.05  # on the tabulated score, as a share of the tilt, for chains
     inverse_transform: str = "exact"  # or "paper"; for mixtures also "components"
     proportions: str = "uniform"  # of a mixture, or "learned"
     negative_phase: str = "quadrature"  # or "sampled"
@@ -135,7 +136,7 @@ class GridConfig:
     interval: int = 100  # updates between grid updates ...
     decay: float = 0.999  # ... whose frequency decays by this factor per update
     ratio: float = 0.05  # uniform part of the new grid
-    samples: int = 100
+    samples: int = 1000  # of the prior, that grids are adapted to
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class Config:
             "training.noise": t.noise,
             "prior.latents": self.prior.latents,
             "prior.tolerance": self.prior.tolerance,
+            "prior.score_tolerance": self.prior.score_tolerance,
             "posterior.samples": self.posterior.samples,
             "posterior.steps": self.posterior.steps,
             "posterior.step_size": self.posterior.step_size,

@@ -6,7 +6,7 @@ the state after step t does not depend on how the steps were cut into dispatches
 the process was killed in between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +17,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..bases import Functions
 from ..errors import UserError
-from ..model import KAEM, AbstractModel, as_float
+from ..model import AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
-from ..priors import UnivariatePrior
 from .build import Posterior, build_optimiser, check_data, check_posterior, usual_posterior
 from .config import Config, GridConfig, OptimiserConfig, PriorConfig, TrainingConfig
-from .upkeep import upkeep
+from .upkeep import regridded, upkeep
 
 Parameters = dict[str, Array]
 
@@ -99,14 +97,18 @@ def with_parameters(model: AbstractModel, values: Parameters) -> Any:
 
 
 def initial_state(
-    model: AbstractModel, posterior: Posterior, config: Config, examples: int
+    model: AbstractModel,
+    posterior: Posterior,
+    config: Config,
+    examples: int,
+    transform: optax.GradientTransformation | None = None,
 ) -> State:
     """The state before the first update, for `examples` training examples."""
     t = config.training
     model = model.trainable()
     memory = posterior.memory(model, examples, jax.random.fold_in(jax.random.key(t.seed), 3))
-    optimiser = build_optimiser(config.optimiser, t.steps).init(parameters(model))
-    return State(0, model, optimiser, memory)
+    transform = transform or build_optimiser(config.optimiser, t.steps)
+    return State(0, model, transform.init(parameters(model)), memory)
 
 
 def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
@@ -119,10 +121,15 @@ def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
 class _Dispatch:
     """A compiled run of up to `longest` updates, for one table resolution."""
 
-    def __init__(self, config: Config, posterior: Posterior, model: AbstractModel) -> None:
+    def __init__(
+        self,
+        config: Config,
+        posterior: Posterior,
+        model: AbstractModel,
+        transform: optax.GradientTransformation,
+    ) -> None:
         self.posterior = posterior
         self.longest = config.training.log_every
-        transform = build_optimiser(config.optimiser, config.training.steps)
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
         mesh = batch_mesh(config.training.batch_size) if posterior.data_parallel else None
@@ -223,25 +230,16 @@ class _Dispatch:
         return TrainingDiverged(state, tensor, self.posterior.diagnosis(seen))
 
 
-def regridded(model: Any, grid: GridConfig, key: PRNGKeyArray) -> Any:
-    """The same model on grids adapted to prior samples (Table hp-nist, grid updating)."""
-    if not isinstance(model, KAEM):
-        return model
-    prior = model.prior
-    z = prior.sample(key, grid.samples)
-    if grid.prior and isinstance(prior, UnivariatePrior) and isinstance(prior.energies, Functions):
-        model = eqx.tree_at(lambda m: m.prior, model, prior.regrid(z, grid.ratio))
-    if grid.generator:
-        model = eqx.tree_at(lambda m: m.generator, model, model.generator.regrid(z, grid.ratio))
-    return model
-
-
 def updates(
-    state: State, data: np.ndarray, posterior: Posterior, config: Config
+    state: State,
+    data: np.ndarray,
+    posterior: Posterior,
+    config: Config,
+    transform: optax.GradientTransformation | None = None,
 ) -> Iterator[Boundary]:
     """Train from `state` to `config.training.steps`, yielding at every boundary.
 
-    A yielded state is valid until the next one is asked for: its buffers are then donated.
+    `transform` takes the place of the optimiser that the settings describe. A yielded state is valid until the next one is asked for: its buffers are then donated.
     """
     t = config.training
     key = jax.random.fold_in(jax.random.key(t.seed), 1)
@@ -252,7 +250,9 @@ def updates(
     edges = {t.steps, *regrids}
     for every in (t.log_every, t.checkpoint_every, t.sample_every):
         edges |= set(range(every, t.steps, every))
-    dispatch = _Dispatch(config, posterior, state.model)
+    transform = transform or build_optimiser(config.optimiser, t.steps)
+    dispatch = _Dispatch(config, posterior, state.model, transform)
+    chains = getattr(posterior, "follows_score", False)
     device_data = everywhere(jnp.asarray(data), dispatch.mesh)
     totals: dict[str, float] = {}
     last_log = state.step
@@ -260,7 +260,8 @@ def updates(
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             step_key = jax.random.fold_in(grid_key, state.step)
-            state = replace(state, model=regridded(state.model, grid, step_key))
+            model, optimiser = regridded(state.model, state.optimiser, grid, step_key)
+            state = replace(state, model=model, optimiser=optimiser)
         indices = batch_indices(len(data), t, state.step, edge)
         state, sums, finite = dispatch(state, device_data, indices, key)
         if not finite:
@@ -272,10 +273,10 @@ def updates(
             continue
         metrics = {name: total / (edge - last_log) for name, total in totals.items()}
         totals, last_log = {}, edge
-        model, notes = upkeep(state.model, metrics, config)
+        model, notes = upkeep(state.model, metrics, config.prior, chains)
         shapes: list[Any] = [jax.tree.structure(m) for m in (state.model, model)]
         if shapes[0] != shapes[1]:  # a table of another resolution is another program
-            dispatch = _Dispatch(config, posterior, model)
+            dispatch = _Dispatch(config, posterior, model, transform)
         state = replace(state, model=model)
         advice = None if warned else _advice(metrics, config)
         if advice:
@@ -301,6 +302,44 @@ def _advice(metrics: dict[str, float], config: Config) -> str | None:
     return None
 
 
+def _copied(model: Any) -> Any:
+    """The same model in arrays of its own, which survive the donation of buffers."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, model)
+
+
+@eqx.filter_jit
+def _judged(posterior: Posterior, model: Any, x: Any, key: Any, memory: Any) -> Any:
+    value, (info, memory) = posterior.objective(model, as_float(x), key, memory, 1.0)
+    return {"loss": -value} | info, memory
+
+
+class _Validation:
+    """What the posterior says of examples that are not learned from, batch by batch.
+
+    Every log step uses the same random numbers. Persistent chains have latents of their own here.
+    """
+
+    def __init__(self, x: np.ndarray, posterior: Posterior, model: Any, t: TrainingConfig) -> None:
+        self.x, self.posterior, self.size = x, posterior, min(t.batch_size, len(x))
+        self.key = jax.random.fold_in(jax.random.key(t.seed), 4)
+        self.memory = posterior.memory(model, len(x), self.key)
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        batches = len(self.x) // self.size
+        for i in range(batches):
+            which = np.arange(i * self.size, (i + 1) * self.size)
+            key = jax.random.fold_in(self.key, i)
+            mine = rows(self.memory, which)
+            found, kept = _judged(self.posterior, model, self.x[which], key, mine)
+            if "chains" in kept:
+                kept["chains"] = self.memory["chains"].at[which].set(kept["chains"])
+            self.memory = kept
+            for name, value in found.items():
+                totals[name] = totals.get(name, 0.0) + float(value) / batches
+        return {f"validation_{name}": value for name, value in totals.items()}
+
+
 def fit(
     model: AbstractModel,
     x: np.ndarray,
@@ -308,20 +347,29 @@ def fit(
     posterior: Posterior | None = None,
     steps: int = 5000,
     batch_size: int = 100,
-    optimiser: OptimiserConfig | None = None,
+    optimiser: OptimiserConfig | optax.GradientTransformation | None = None,
     grid: GridConfig | None = None,
     seed: int = 0,
     log_every: int = 50,
     freeze_prior: bool = False,
+    validation: np.ndarray | None = None,
+    callback: Callable[[dict[str, float], Any], bool | None] | None = None,
 ) -> tuple[Any, list[dict[str, float]]]:
-    """Train `model` on `x` in memory; returns it ready to sample, and one record per log step.
+    """Train `model` on `x` in memory; return it ready to sample, and one record for each log step.
 
     `posterior` is how it learns, by default what is usual for such a model; with `freeze_prior` a
     KAEM keeps its prior, which may come from another model, and only its generator learns. `kaem
     train` does the same with a run folder, checkpoints and progress.
+
+    **Arguments:** `optimiser` is any transformation of optax, or settings with a rate for the prior
+    and one for the generator. `validation` are examples that are judged at every log step and not
+    learned from: records then have `validation_loss` and the like. `callback(record, model)` is
+    called at every log step, with the model in training (`model.prepared()` samples faster); if it
+    returns True, training stops there.
     """
+    own = isinstance(optimiser, optax.GradientTransformation)
     config = Config(
-        optimiser=optimiser or OptimiserConfig(),
+        optimiser=OptimiserConfig() if own or optimiser is None else optimiser,
         grid=grid or GridConfig(),
         prior=PriorConfig(frozen=freeze_prior),
         training=TrainingConfig(
@@ -337,14 +385,35 @@ def fit(
 
     x = checked(np.asarray(x), "x")
     check_data(x, "x", batch_size=batch_size, output=model.output, shape=model.data_shape)
-    # The caller's arrays must survive the donation of buffers.
-    model = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, model)
+    model = _copied(model)
     posterior = posterior or usual_posterior(model)
     check_posterior(model, posterior)
-    state = initial_state(model, posterior, config, len(x))
-    history = []
-    for boundary in updates(state, x, posterior, config):
+    transform = _freezing(optimiser, freeze_prior) if own else None
+    state = initial_state(model, posterior, config, len(x), transform)
+    judge = None
+    if validation is not None:
+        held_out = checked(np.asarray(validation), "validation")
+        check_data(held_out, "validation", batch_size=1, output=model.output, shape=x.shape[1:])
+        judge = _Validation(held_out, posterior, state.model, config.training)
+    history: list[dict[str, float]] = []
+    for boundary in updates(state, x, posterior, config, transform):
         state = boundary.state
-        if boundary.metrics is not None:
-            history.append({"step": state.step, **boundary.metrics})
+        if boundary.metrics is None:
+            continue
+        history.append({"step": state.step, **boundary.metrics})
+        if judge is not None:
+            history[-1] |= judge(state.model)
+        if callback is not None and callback(dict(history[-1]), _copied(state.model)):
+            break
     return state.model.prepared(), history
+
+
+def _freezing(transform: Any, frozen: bool) -> optax.GradientTransformation:
+    """`transform`, which leaves a frozen prior alone whatever it does besides following gradients."""
+    if not frozen:
+        return transform
+
+    def part(values: Parameters) -> dict[str, str]:
+        return {name: "still" if name.startswith(".prior") else "moving" for name in values}
+
+    return optax.multi_transform({"moving": transform, "still": optax.set_to_zero()}, part)

@@ -21,7 +21,7 @@ from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
-from ..serialisation import read, save, write_atomically
+from ..serialisation import read, read_config, save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
 from .config import Config
@@ -97,6 +97,15 @@ class Run:
 
     def config(self) -> Config:
         return Config.from_dict(self.record().get("settings", {}))
+
+    def step(self) -> int:
+        """The step of the model in this folder; 0 if there is none."""
+        if not self.model_file.is_file():
+            return 0
+        try:
+            return int(read_config(self.model_file)["step"])
+        except (UserError, KeyError, TypeError, ValueError):  # damaged, or older than 0.2
+            return int(max((record["step"] for record in self.history()), default=0))
 
     def history(self) -> list[dict[str, Any]]:
         """Every logged step; a last line cut off by a kill is ignored."""
@@ -195,6 +204,18 @@ def resume(run: Run, config: Config, state: State, x: np.ndarray) -> tuple[State
             f"{recorded}. Point --data to the same data, or start a new run."
         )
     state, notes = checkpoint.read(run.checkpoints, state)
+    reached = run.step()
+    if reached > max(state.step, config.training.steps if state.step else 0):
+        has = "no checkpoint to go on from"
+        if state.step:
+            has = f"none newer than of step {state.step}, and {config.training.steps} steps end before it"
+        raise UserError(
+            f"{run.path} holds a model of step {reached}, but {has}: going on would overwrite it with "
+            f"an earlier one. Restore {run.checkpoints}, begin a new run with --out, or go on from the "
+            f"model in a new run with `kaem train {run.path} --finetune importance --out NEW`."
+        )
+    if reached > state.step:
+        notes.append(f"the model of step {reached} stays until training has passed it again")
     devices = record.get("devices", jax.device_count())
     if devices != jax.device_count() and build_posterior(config).data_parallel:
         notes.append(
@@ -268,6 +289,7 @@ def train(
         say(f"resuming {run.path} at step {state.step} of {t.steps}")
     # No times or places: the same settings, data and seed give the same bytes.
     made_by = {"settings": config.to_dict(), "data": fingerprint(x)}
+    reached = run.step() if resuming else 0
     draw = eqx.filter_jit(lambda model, key: model.sample(key, 64))
     metrics: dict[str, float] = {}
     began = mark = time.perf_counter()
@@ -277,7 +299,8 @@ def train(
 
     def keep(state: State) -> None:
         checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
-        save(state.model, run.model_file, made_by)
+        if state.step >= reached:  # never an earlier model over a later one
+            save(state.model, run.model_file, made_by | {"step": state.step})
 
     try:
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:

@@ -1,5 +1,8 @@
 """Closed forms of learned densities: found, measured, printed, and put back into the model."""
 
+from typing import TYPE_CHECKING
+
+from ...lazy import submodules
 from .fits import Fit, Fits, Of, family, fit_places, fit_prior, symbolic_prior
 from .records import from_json, read_fits, to_json
 
@@ -15,3 +18,6 @@ __all__ = [
     "symbolic_prior",
     "to_json",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, __path__)

@@ -1,0 +1,71 @@
+"""What is computed from parameters once and kept beside them: tables, rearranged weights.
+
+Whatever is kept so is invisible to gradients, and noticed when the parameters have changed since:
+
+- differentiated in the parameters, `follow` computes it anew, with its gradient, so that a loss of
+  a loaded model, and every update of it, is what it would be without anything kept;
+- otherwise it is taken as it is, with a warning number that is 0, or NaN if a checksum of the
+  parameters is not what it was. Add it to a result, which is then NaN and never silently wrong.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+_LOOKED_AT = 16_384  # numbers of a larger array that enter its checksum, evenly spread
+
+
+class Derived(eqx.Module):
+    """A value, and the checksum of what it was made from."""
+
+    value: Any
+    checksum: UInt32[Array, ""]
+
+
+def keep(make: Callable[[Any], Any], source: Any) -> Derived:
+    """Compute `make(source)` once."""
+    return eqx.filter_jit(lambda source: Derived(make(source), _checksum(source)))(source)
+
+
+def follow(make: Callable[[Any], Any], source: Any, kept: Derived) -> tuple[Any, Float[Array, ""]]:
+    """Return `make(source)` and its warning number, without computing it where `kept` will do."""
+    parameters, rest = eqx.partition(source, eqx.is_inexact_array)
+    value, form = eqx.partition(kept.value, eqx.is_array)
+
+    @jax.custom_jvp
+    def known(parameters: Any, value: Any, checksum: Array) -> tuple[Any, Array]:
+        return value, jnp.where(_checksum(parameters) == checksum, 0, jnp.nan)
+
+    @known.defjvp
+    def _(primals: tuple, tangents: tuple) -> Any:
+        def anew(parameters: Any) -> tuple[Any, Array]:
+            made = make(eqx.combine(parameters, rest))
+            return eqx.filter(made, eqx.is_array), jnp.zeros(())
+
+        return jax.jvp(anew, primals[:1], tangents[:1])
+
+    value, warning = known(parameters, value, kept.checksum)
+    return eqx.combine(value, form), warning
+
+
+def frozen(tree: Any) -> Any:
+    """The same tree without gradients; leaves that are no arrays, such as functions, stay."""
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
+
+
+def _checksum(source: Any) -> UInt32[Array, ""]:
+    """Of the bits of all parameters, in their order: sums of integers do not depend on who adds them."""
+    total = jnp.uint32(0)
+    for leaf in jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)):
+        numbers = jax.lax.stop_gradient(leaf).astype(jnp.float32).reshape(-1)
+        bits = jax.lax.bitcast_convert_type(
+            numbers[:: -(-numbers.size // _LOOKED_AT) or 1], jnp.uint32
+        )
+        odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+        total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
+    return total
