@@ -203,6 +203,9 @@ def bad_inputs(tmp_path):
     np.save(tmp_path / "wide.npy", np.full((300, 4), 7.0))
     np.save(tmp_path / "few.npy", np.zeros((3, 4)))
     (tmp_path / "bad.toml").write_text("[prior\n")
+    (tmp_path / "deep.toml").write_text("x = " + "[" * 100_000)
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "list.json").write_text("[1]")
     return {
         ("train", "quickstrat"): "Did you mean quickstart",
         ("train", "/no/such/file.npy"): "neither a preset nor an existing path",
@@ -211,6 +214,10 @@ def bad_inputs(tmp_path):
         ("train", str(tmp_path / "few.npy")): "one batch needs",
         ("train", "quickstart", "--config", str(tmp_path / "bad.toml")): "cannot be read",
         ("train", "quickstart", "--config", str(tmp_path / "absent.toml")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "deep.toml")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "deep.json")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "list.json")): "a JSON object",
+        ("train", "quickstart", "--set", "prior.domain=" + "[" * 10_000): "prior.domain must be",
         ("train", "quickstart", "--set", "prior.basis=bessel"): "unknown basis",
         ("train", "quickstart", "--set", "posterior.resampler=no"): "unknown resampler",
         ("train", "quickstart", "--steps", "ten"): "invalid int value",

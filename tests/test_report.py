@@ -199,6 +199,9 @@ def test_mistakes_are_explained_and_write_nothing(trained, tmp_path, capsys, arg
         ("history.jsonl", '[1, 2]\n{"step": 1, "seconds": 1}\n', "line 1"),
         ("history.jsonl", '{"step": 1, "seconds": "x"}\n{"step": 2, "seconds": 2}\n', "line 1"),
         ("history.jsonl", b"\xff\xfe\n\xff\n", "line 1"),
+        ("history.jsonl", "5\n5\n", "line 1"),
+        ("history.jsonl", "[" * 200_000 + "\n5\n", "line 1"),
+        ("config.json", "[" * 200_000, "cannot be read"),
     ],
 )
 def test_damaged_runs_are_named(trained, tmp_path, capsys, name, content, message):

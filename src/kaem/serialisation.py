@@ -22,7 +22,7 @@ from safetensors.numpy import save as to_bytes
 
 from .baselines import CLASSES
 from .bases import BASES, ClosedForms, Functions
-from .errors import UserError
+from .errors import UNREADABLE, UserError
 from .generators import GENERATORS
 from .model import KAEM, AbstractModel
 from .priors import PRIORS, AbstractPrior
@@ -143,13 +143,19 @@ def read(path: str | os.PathLike[str]) -> Any:
         if not isinstance(model, AbstractModel | AbstractPrior):
             raise ValueError(f"it holds a {type(model).__name__}")
         _check(model)
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError, *UNREADABLE) as error:
         if isinstance(error, UserError):
             raise
+        of_run = path.name == "model.safetensors" and (path.parent / "config.json").is_file()
+        remedy = (
+            f"`kaem train WHAT --out {path.parent} --resume` writes it anew from the run's newest "
+            "checkpoint"
+            if of_run
+            else "Copy it again from where it came from, or save it again"
+        )
         raise UserError(
             f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
-            "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
-            "run's newest checkpoint."
+            f"truncated or altered. {remedy}."
         ) from error
     return model
 

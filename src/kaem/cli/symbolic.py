@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 from .progress import Counter
 
 _PICTURES = 256  # made from the same quantiles by both models
@@ -104,7 +104,7 @@ def _found(prior: Any, of: Any, samples: int, source: Path, folder: Path) -> Any
 
     stamp = {"model": _digest(source), "of": of, "samples": samples}
     partial, known = folder / _PARTIAL, {}
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(KeyError, TypeError, *UNREADABLE):
         kept = json.loads(partial.read_text("utf8"))
         if {name: kept[name] for name in stamp} == stamp:
             entries = (fit_from_json(entry, len(prior.shape)) for entry in kept["coordinates"])

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 
 Section = TypeVar("Section")
 
@@ -337,9 +337,12 @@ def read_file(path: Path) -> dict[str, Any]:
     """Settings from a `.toml` file or a run's `.json`."""
     try:
         text = path.read_text("utf8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except UNREADABLE as error:
         raise UserError(f"the configuration {path} cannot be read: {error}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} should hold a JSON object, got {type(values).__name__}.")
+    return values
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -359,7 +362,7 @@ def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
         raise UserError(f"--set takes section.name=value, got {assignment!r}.")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except UNREADABLE:
         value = text.strip()
     for part in reversed(path):
         value = {part: value}

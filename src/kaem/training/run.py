@@ -20,7 +20,7 @@ import numpy as np
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..data.sheets import is_image, sample_sheet, save_png
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 from ..serialisation import read, save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
@@ -111,7 +111,7 @@ class Run:
                     isinstance(value, int | float) for value in record.values()
                 ):
                     raise ValueError("not a record of numbers")
-            except (ValueError, AttributeError) as error:
+            except (AttributeError, TypeError, *UNREADABLE) as error:
                 if number == len(lines):
                     break
                 raise UserError(
