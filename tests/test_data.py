@@ -17,7 +17,7 @@ from scipy.io import savemat
 
 from kaem import UserError
 from kaem.cli import main
-from kaem.data import DATASETS, fetch, find, images, load, registry
+from kaem.data import DATASETS, arrays, fetch, find, images, load, registry
 
 
 def idx(images):
@@ -194,6 +194,48 @@ def test_damaged_files_are_refused(content, tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match="not a readable NumPy file"):
             load(str(path))
+
+
+def claiming(count, version=(1, 0)):
+    """A `.npy` file of a few bytes whose header claims `count` numbers."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, 3), }}\n".encode()
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(header))
+    return b"\x93NUMPY" + bytes(version) + size + header + bytes(24)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_a_header_that_claims_more_than_the_file_has_is_refused(version, tmp_path, capsys):
+    (tmp_path / "a.npy").write_bytes(claiming(10**12, version))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", claiming(10**12, version))
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(UserError, match=r"header claims .* 1\.2e\+04 GB"):
+            load(str(tmp_path / name))
+    assert main(["train", str(tmp_path / "a.npz"), "--dry-run"]) == 2
+    assert "batch_size" not in capsys.readouterr().err
+    (tmp_path / "a.npy").write_bytes(claiming(2, version))
+    assert load(str(tmp_path / "a.npy")).shape == (2, 3)
+
+
+def test_an_array_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 10), np.uint8))
+    assert load(str(tmp_path / "a.npz")).shape == (1000, 10)
+    monkeypatch.setattr(arrays, "_MAX_GIGABYTES", 5e-6)
+    with pytest.raises(UserError, match=r"unpacked, x has .* expected at most"):
+        load(str(tmp_path / "a.npz"))
+
+
+def test_headers_and_archives_of_no_known_form_are_refused(tmp_path):
+    (tmp_path / "a.npy").write_bytes(claiming(2).replace(b"}", b" "))  # NumPy: a TokenError
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.zeros((4, 3)))
+    packed = bytearray(buffer.getvalue())
+    for signature, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        packed[packed.index(signature) + offset] = 77  # no known compression
+    (tmp_path / "a.npz").write_bytes(packed)
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(UserError, match="not a readable NumPy file"):
+            load(str(tmp_path / name))
 
 
 def test_truncated_gz_is_named(tmp_path):
