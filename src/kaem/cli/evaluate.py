@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import sys
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +216,8 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     from ..training.run import Run, evaluation_data
 
     this = Run.open(options.what[0])
+    this.check_folders()
     model, config, report = load(this.path), this.config(), Counter()
-    known = _known(this.metrics_file)
     effort = {
         "samples": options.proposals,
         "temperatures": options.temperatures,
@@ -242,7 +244,8 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         for name, entry in details.items():
             facts = {"model_sha256": model_sha256, "versions": evaluation.versions()}
             everything[name] = entry | facts | {set_: entry[set_] | source}
-        kept = {n: e for n, e in known.items() if e.get("model_sha256") == model_sha256}
+        known = _known(this).items()
+        kept = {n: e for n, e in known if e.get("model_sha256") == model_sha256}
         merged = kept | everything  # what an earlier model of the run did is not this one's
         content = {"results": evaluation.flat(merged), "details": merged}
         text = json.dumps(content, indent=2, allow_nan=False)
@@ -286,16 +289,17 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     return everything, files
 
 
-def _known(path: Path) -> dict[str, Any]:
-    """What earlier evaluations found."""
-    from ..training.checkpoint import read_json
-
-    found = read_json(path).get("details", {}) if path.is_file() else {}
-    if not isinstance(found, dict) or not all(isinstance(e, dict) for e in found.values()):
-        raise UserError(
-            f"{path} is not what `kaem evaluate` writes; move it away and run it again."
-        )
-    return found
+def _known(run: Any) -> dict[str, Any]:
+    """What earlier evaluations found; a damaged file is moved aside, and not onto another."""
+    try:
+        return run.metrics()
+    except UserError as error:
+        first = run.path / "metrics.json.broken"
+        places = chain([first], (first.with_name(f"{first.name}-{n}") for n in count(2)))
+        aside = next(path for path in places if not os.path.lexists(path))
+        run.metrics_file.rename(aside)
+        print(f"note: metrics.json was moved to {aside} and begun anew: {error}", file=sys.stderr)
+        return {}
 
 
 def _examples(options: argparse.Namespace, config: Any) -> tuple[Any, str]:

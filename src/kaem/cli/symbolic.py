@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     from ..model import KAEM
     from ..serialisation import load, save, write_atomically
+    from ..training.run import Run
 
     import_sympy()  # before the work, not after it
     source = Path(options.run)
@@ -64,6 +65,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     folder = (
         Path(options.output) if options.output else source if source.is_dir() else source.parent
     )
+    if not options.output:
+        Run(folder).check_folders()
     paths = {suffix: folder / f"symbolic.{suffix}" for suffix in ("json", "py", "tex")}
     swapped_file, figure = folder / "symbolic.safetensors", folder / "figures" / "symbolic.png"
     if source.exists() and swapped_file.exists() and source.samefile(swapped_file):

@@ -121,6 +121,34 @@ class Run:
             records.append(record)
         return records
 
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The `details` of `metrics.json`: everything that was measured, by name."""
+        if not os.path.lexists(self.metrics_file):
+            return {}
+        details = checkpoint.read_json(self.metrics_file).get("details", {})
+        try:
+            json.dumps(details, allow_nan=False)
+            numbers = [n for e in details.values() for n in (e["value"], e.get("error"))]
+            whole = all(n is None or isinstance(n, int | float) for n in numbers)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise UserError(
+                f"{self.metrics_file} is not what `kaem evaluate` writes; restore it, or move it away."
+            )
+        return details
+
+    def check_folders(self) -> None:
+        """Raise if a folder that is written to is a link that leads out of the run."""
+        top = Path(os.path.realpath(self.path))
+        for folder in (self.checkpoints, self.samples, self.figures):
+            target = Path(os.path.realpath(folder))
+            if not target.is_relative_to(top):
+                raise UserError(
+                    f"{folder} is a link to {target}, and nothing is written outside of the run: put a "
+                    "folder in its place, or move the whole run there and link to that."
+                )
+
 
 def fingerprint(x: np.ndarray) -> dict[str, Any]:
     """Enough of the data to notice that it changed."""
@@ -256,6 +284,7 @@ def train(
     say: Report = lambda _: None,
 ) -> Outcome:
     """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
+    run.check_folders()
     t = config.training
     posterior = build_posterior(config)
     begun = run.start_file.is_file()
