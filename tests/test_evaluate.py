@@ -1,6 +1,7 @@
 """`kaem evaluate`, the way a user meets it: numbers, records, figures and refusals."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -206,6 +207,15 @@ def test_a_run_may_be_a_link_and_have_links_within(trained, tmp_path):
     link.symlink_to(run)
     assert main(["plot", str(link), "training"]) == 0
     assert (run / "elsewhere" / "training.png").is_file()
+
+
+def test_more_samples_than_memory_are_refused_before_any_is_drawn(trained, capsys, monkeypatch):
+    monkeypatch.setattr("kaem.metrics.evaluation.drawn", lambda *_: pytest.fail("drawn"))
+    message = refused(capsys, trained, "--samples", "100000000")
+    assert "78 GB" in message  # 28 x 28 bytes of each
+    assert "307 GB" in message  # 128 features of each in double precision, three times
+    most = int(re.search(r"lower --samples to (\d+)", message)[1])
+    assert most * (784 + 3072) <= 16e9 < (most + 1) * (784 + 3072)
 
 
 def test_a_new_model_forgets_what_the_old_one_was_found_to_do(trained, tmp_path, capsys):

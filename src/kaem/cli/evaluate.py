@@ -228,12 +228,16 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         resolved(model, options.likelihood, **effort)
     if options.posterior:
         comparable(model)
-    if (options.fid or options.kid) and model.data_shape[2:] != (3,):
+    inception = options.fid or options.kid
+    if inception and model.data_shape[2:] != (3,):
         raise UserError(
             f"{this.path} makes data of shape {model.data_shape}, expected RGB images: Inception has seen "
             "colour photographs only, and its distances mean nothing for grey images or tables. Use "
             "the proxy: leave --fid and --kid out."
         )
+    count = options.samples or (20_000 if inception else 5_000)
+    if inception or options.proxy:
+        evaluation.check_memory(model, count, inception=inception)
     extractor = _extractor(options)
     model_sha256 = sha256(this.model_file)
     everything: dict[str, Any] = {}
@@ -251,7 +255,7 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         text = json.dumps(content, indent=2, allow_nan=False)
         write_atomically(this.metrics_file, text.encode())
 
-    if options.fid or options.kid or options.proxy:
+    if inception or options.proxy:
         split: Any = options.split or "train"
         real = evaluation_data(config, options.data, split)
         if real.shape[1:] != model.data_shape:
@@ -259,7 +263,6 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
                 f"the run makes data of shape {model.data_shape}, but {options.data or config.data.name} "
                 f"has shape {real.shape[1:]}; compare with data of the kind it was trained on."
             )
-        count = options.samples or (20_000 if extractor else 5_000)
         fake = evaluation.drawn(model, count, options.seed, report)
         details = _distances(options, sizes, real, fake, report=report, extractor=extractor)
         trained_on = this.record()["data"]["sha256"] == evaluation.digest(real)
