@@ -8,6 +8,7 @@ import struct
 import tarfile
 import threading
 import zipfile
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -135,20 +136,23 @@ def test_a_broken_image_is_named(tmp_path):
         load(str(tmp_path))
 
 
-def test_images_of_mixed_sizes_are_refused(tmp_path):
+def test_images_of_mixed_sizes_are_refused_or_resized_with_a_note(tmp_path):
     Image.new("L", (5, 5)).save(tmp_path / "a.png")
     Image.new("L", (6, 5)).save(tmp_path / "b.png")
     source = str(tmp_path)
     message = r"b\.png is 6 x 5 pixels, but .*a\.png is 5 x 5"
     with pytest.raises(UserError, match=message) as refused:
         load(source)
-    assert "`--set data.size=N --set data.mixed=true`" in str(refused.value)
+    assert "`--set data.size=N`" in str(refused.value)
     with pytest.raises(UserError, match=message):
         load(source, mixed=True)
-    with pytest.raises(UserError, match=message) as refused:
-        load(source, size=4)
-    assert "`--set data.mixed=true`" in str(refused.value)
-    assert load(source, size=4, mixed=True).shape == (2, 4, 4, 1)
+    said = []
+    assert load(source, size=4, say=said.append).shape == (2, 4, 4, 1)
+    assert said == [
+        f"note: 1 of 2 images of {source} are not 5 x 5 pixels like a.png: all are cropped to "
+        "squares and resized to 4 x 4"
+    ]
+    assert load(source, size=4, mixed=True, say=pytest.fail).shape == (2, 4, 4, 1)
     assert load(source, limit=1).shape == (1, 5, 5, 1)
 
 
@@ -570,6 +574,51 @@ def test_image_modes(tmp_path):
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "a.tif")
     with pytest.raises(UserError, match="32 bits and no known range"):
         load(str(tmp_path))
+
+
+def deep_png(pixels):
+    """An RGB image of 16 bits a channel, which Pillow cannot write."""
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    parts = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_what_is_done_to_unusual_images_is_said(tmp_path):
+    """And done right: 16 bits are scaled rather than clipped, whatever the format."""
+    said = []
+    grey, colour = tmp_path / "grey", tmp_path / "colour"
+    grey.mkdir()
+    colour.mkdir()
+    deep = (np.arange(16, dtype=np.uint16) * 4096 + 7).reshape(4, 4)
+    Image.fromarray(deep).save(grey / "a.png")
+    Image.fromarray(deep).save(grey / "b.tif")
+    Image.fromarray(deep.astype(">u2")).save(grey / "c.tif")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(grey / "d.bmp")
+    np.testing.assert_array_equal(load(str(grey), say=said.append)[:3, ..., 0], [deep // 256] * 3)
+    assert said == [f"note: 3 of 4 images of {grey} have 16 bits a channel: they are scaled to 8"]
+    said.clear()
+    rgb = np.stack([deep, deep.T, deep[::-1]], axis=-1)
+    (colour / "a.png").write_bytes(deep_png(rgb))
+    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(colour / "b.tif")
+    frames = [Image.new("RGB", (4, 4), shade) for shade in ("blue", "lime")]
+    frames[0].save(colour / "c.gif", save_all=True, append_images=frames[1:])
+    Image.new("RGB", (4, 4)).save(colour / "d.png")
+    x = load(str(colour), say=said.append)
+    np.testing.assert_array_equal(x[0], rgb // 256)
+    assert (x[1] == [255, 0, 0]).all()
+    assert (x[2] == [0, 0, 255]).all()
+    assert [line.partition(" images of ")[0] for line in said] == ["note: 1 of 4"] * 3
+    for line, words in zip(said, ("CMYK", "16 bits", "several frames"), strict=True):
+        assert words in line
 
 
 def test_too_many_large_images_are_refused(tmp_path, monkeypatch):

@@ -10,8 +10,15 @@ from typing import Any
 
 from ..errors import UserError
 from .options import seed
-from .progress import Counter
+from .progress import Counter, say
 
+# What is advised for a run's data, and what takes its place for REAL and FAKE.
+_SETTINGS = {
+    "--set data.size=none": "no --size",
+    "--set data.size=N": "--size N",
+    ", or take fewer with `--set data.limit=N`": "",
+    "which to use with --set data.key=NAME": "which to use by naming it x",
+}
 METHODS = ("importance", "trapezoid", "corrected", "steppingstone", "ais")
 
 
@@ -178,12 +185,14 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
     split: Any = options.split or "train"
     try:
         real, fake = (
-            load(source, split=split, size=options.size, mixed=options.size is not None)
+            load(source, split=split, size=options.size, mixed=options.size is not None, say=say)
             for source in options.what
         )
     except UserError as error:  # settings of a run are options here
-        message = str(error).replace("--set data.size=N --set data.mixed=true", "--size N")
-        raise UserError(message.replace("--set data.size=none", "no --size")) from error
+        message = str(error)
+        for setting, option in _SETTINGS.items():
+            message = message.replace(setting, option)
+        raise UserError(message) from error
     features = real.ndim == 2 and fake.ndim == 2
     details = _distances(
         options,
@@ -257,7 +266,7 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
 
     if inception or options.proxy:
         split: Any = options.split or "train"
-        real = evaluation_data(config, options.data, split)
+        real = evaluation_data(config, options.data, split, say=say)
         if real.shape[1:] != model.data_shape:
             raise UserError(
                 f"the run makes data of shape {model.data_shape}, but {options.data or config.data.name} "

@@ -28,7 +28,7 @@ class DataConfig:
     limit: int | None = 50_000  # training examples used, the first ones
     size: int | None = None  # images are cropped and resized to size x size; None keeps theirs
     channels: int | None = None  # 1 (grey) or 3 (RGB); None takes what the data has
-    mixed: bool = False  # whether a folder may hold images of different sizes
+    mixed: bool = False  # images of a folder are meant to differ in size: no note says so
 
 
 @dataclass(frozen=True)

@@ -156,9 +156,10 @@ def fingerprint(x: np.ndarray) -> dict[str, Any]:
     return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest}
 
 
-def training_data(config: Config) -> np.ndarray:
+def training_data(config: Config, say: Report = lambda _: None) -> np.ndarray:
     d = config.data
-    x = load_data(d.name, d.key, size=d.size, channels=d.channels, limit=d.limit, mixed=d.mixed)
+    options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
+    x = load_data(d.name, d.key, **options, say=say)
     check_data(
         x,
         config.data.name,
@@ -169,7 +170,11 @@ def training_data(config: Config) -> np.ndarray:
 
 
 def evaluation_data(
-    config: Config, source: str | None, split: Split, limit: int | None = None
+    config: Config,
+    source: str | None,
+    split: Split,
+    limit: int | None = None,
+    say: Report = lambda _: None,
 ) -> np.ndarray:
     """What a trained model is compared with: its own data or `source`, read in the same way."""
     d = config.data
@@ -177,7 +182,8 @@ def evaluation_data(
     if split == "test" and key in SPLIT_KEYS["train"]:
         key = None  # of the same file, what goes by the other split's name
     least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
-    return load_data(name, key, split, size=d.size, channels=d.channels, limit=least, mixed=d.mixed)
+    options: Any = {"size": d.size, "channels": d.channels, "limit": least, "mixed": d.mixed}
+    return load_data(name, key, split, **options, say=say)
 
 
 def refuse_existing(path: Path) -> None:
