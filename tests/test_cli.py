@@ -4,8 +4,11 @@ import errno
 import json
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,8 +80,6 @@ def test_an_existing_run_is_refused_and_untouched(trained, capsys):
 
 
 def test_resume_extends_a_run(trained, tmp_path, capsys):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     assert (
@@ -136,6 +137,45 @@ def test_more_samples_than_memory_are_refused(trained, capsys):
     assert "--seed" in capsys.readouterr().err
 
 
+def test_sheets_that_nobody_could_look_at_are_refused(trained, capsys, monkeypatch):
+    arguments = ["sample", str(trained), "-o", "big.png", "-n"]
+    assert main([*arguments, "100000"]) == 2
+    message = capsys.readouterr().err
+    assert "at most 27556" in message  # 166 x 166 of 30 x 30 pixels: 24.8 million
+    assert "FILE.npz" in message
+    assert not Path("big.png").exists()
+    monkeypatch.setattr("kaem.data.sheets.MAX_PIXELS", 4 * 30 * 30)
+    assert main([*arguments, "5"]) == 2
+    assert main([*arguments, "4"]) == 0
+
+
+def test_info_names_the_model(trained, tmp_path, capsys):
+    assert main(["info", str(trained)]) == 0
+    size = (trained / "model.safetensors").stat().st_size
+    expected = rf"model +{trained}/model\.safetensors, {size / 1e6:.1f} MB\n"
+    assert re.search(expected, capsys.readouterr().out)
+    shutil.copy(trained / "config.json", tmp_path)
+    assert main(["info", str(tmp_path)]) == 0
+    assert re.search(r"model +none yet\n", capsys.readouterr().out)
+
+
+def test_data_check_takes_the_settings_that_it_advises(tmp_path, capsys):
+    for i, size in enumerate((5, 6)):
+        Image.new("RGB", (size, size)).save(tmp_path / f"{i}.png")
+    assert main(["data", "check", str(tmp_path)]) == 2
+    advised = re.search(r"`(--set [^`]+)`", capsys.readouterr().out)[1].replace("=N", "=4")
+    assert main(["data", "check", str(tmp_path), *advised.split()]) == 0
+    shown = capsys.readouterr()
+    assert "2 examples of shape (4, 4, 3)" in shown.out
+    assert "note: 1 of 2 images" in shown.err
+    more = ["--set", "data.limit=1", "--set", "data.channels=3"]
+    assert main(["data", "check", str(tmp_path), *more]) == 0
+    assert "1 examples of shape (5, 5, 3)" in capsys.readouterr().out
+    for wrong in ("training.steps=3", "data.name=mnist5k", "data=3", "data.sise=3"):
+        assert main(["data", "check", str(tmp_path), "--set", wrong]) == 2
+        assert "kaem: " in capsys.readouterr().err
+
+
 def test_info(trained, capsys):
     assert main(["info", "--json"]) == 0
     assert "jax" in json.loads(capsys.readouterr().out)["versions"]
@@ -180,6 +220,8 @@ def test_training_on_ones_own_arrays_and_folders(tmp_path, capsys):
     assert main(["train", str(tmp_path / "mine.npy"), "--out", str(tmp_path / "r1"), *args]) == 0
     assert main(["sample", str(tmp_path / "r1"), "-o", str(tmp_path / "x.png")]) == 2
     assert "use -o FILE.npz" in capsys.readouterr().err
+    assert main(["sample", str(tmp_path / "r1"), "-n", "3"]) == 0  # what fits is the default
+    assert np.load("samples.npz")["x"].shape == (3, 6)
     folder = tmp_path / "images"
     folder.mkdir()
     for i in range(40):
