@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
+from kaem import DDPM
 from kaem.cli import main
 from kaem.training.run import Run
 
@@ -130,6 +133,27 @@ def test_sampling_is_reproducible(trained, tmp_path, capsys):
     )
     with Image.open(tmp_path / "s.png") as image:
         assert image.size[0] == image.size[1]
+
+
+def test_noise_makes_draws_of_p_of_x_of_means(trained, tmp_path, capsys):
+    """The same seed has the same means; what is added is normal, and its scale the run's."""
+    arguments = ["sample", str(trained), "-n", "40", "--seed", "3", "--json", "-o"]
+    assert main([*arguments, "means.npz"]) == 0
+    assert main([*arguments, "draws.npz", "--noise"]) == 0
+    assert "outside [0, 1] with noise, and are left as they are" in capsys.readouterr().err
+    means, draws = (np.load(f"{name}.npz")["x"] for name in ("means", "draws"))
+    sigma = Run(trained).config().training.noise
+    assert stats.kstest((draws - means).ravel() / sigma, "norm").pvalue > 1e-4  # or a false alarm
+    assert draws.min() < 0 < 1 < draws.max()
+    assert main(["sample", str(trained), "-n", "4", "-o", "draws.png", "--noise"]) == 0
+    assert "clipped in the sheet" in capsys.readouterr().err
+
+
+def test_a_model_without_observation_noise_adds_none(tmp_path, capsys):
+    model = DDPM((4, 4, 1), key=jax.random.key(0), channels=(8, 8), time_dim=8, timesteps=10)
+    model.save(tmp_path / "ddpm.safetensors")
+    assert main(["sample", str(tmp_path / "ddpm.safetensors"), "--noise"]) == 2
+    assert "leave --noise out" in capsys.readouterr().err
 
 
 def test_more_samples_than_memory_are_refused(trained, capsys):

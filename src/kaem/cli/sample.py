@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from .options import seed
+from .progress import say
 
 _MAX_GIGABYTES = 4
 
@@ -15,6 +16,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder or a .safetensors model")
     parser.add_argument("-n", type=int, default=64, metavar="N", help="how many (default 64)")
     parser.add_argument("--seed", type=seed, default=0, metavar="N")
+    parser.add_argument(
+        "--noise", action="store_true", help="draw from p(x): add the observation noise to G(z)"
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE",
         help=".png sheet or .npz arrays (default samples.png, or samples.npz of what is no image)",
@@ -35,6 +39,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ..data.sheets import MAX_PIXELS, is_image, sample_sheet, save_png, sheet_capacity
+    from ..model import LatentModel
     from ..serialisation import load, write_atomically
 
     model = load(options.run)
@@ -56,10 +61,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             f"a sheet of {options.n} images is too large to be looked at, expected at most {most} of "
             f"shape {model.data_shape}, {MAX_PIXELS / 1e6:.0f} million pixels; use -o FILE.npz."
         )
-    draw = eqx.filter_jit(lambda model, key, n: model.sample(key, n))
+    if options.noise and not isinstance(model, LatentModel):
+        raise UserError(
+            f"a {type(model).__name__} has no observation noise that could be added: its samples are "
+            "draws from p(x) as they are; leave --noise out."
+        )
+    draw = eqx.filter_jit(
+        lambda model, key, n: (model.sample_with_noise if options.noise else model.sample)(key, n)
+    )
     chunk = min(options.n, 1000)
     keys = jax.random.split(jax.random.key(options.seed), -(-options.n // chunk))
     x = np.concatenate([np.asarray(draw(model, key, chunk)) for key in keys])[: options.n]
+    if options.noise and model.output == "sigmoid":
+        outside = np.mean((x < 0) | (x > 1))
+        fate = "clipped in the sheet; -o FILE.npz keeps them" if sheet else "left as they are"
+        say(f"note: {outside:.1%} of the numbers lie outside [0, 1] with noise, and are {fate}")
     if sheet:
         save_png(output, sample_sheet(x))
     else:
@@ -68,4 +84,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         write_atomically(output, buffer.getvalue())
     if not options.json:
         print(f"wrote {options.n} samples to {output}")
-    return {"output": str(output), "n": options.n, "shape": list(x.shape), "seed": options.seed}
+    return {
+        "output": str(output),
+        "n": options.n,
+        "shape": list(x.shape),
+        "seed": options.seed,
+        "noise": options.noise,
+    }
