@@ -130,7 +130,7 @@ class Run:
             json.dumps(details, allow_nan=False)
             numbers = [n for e in details.values() for n in (e["value"], e.get("error"))]
             whole = all(n is None or isinstance(n, int | float) for n in numbers)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, *UNREADABLE):
             whole = False
         if not whole:
             raise UserError(
