@@ -42,6 +42,19 @@ def linear_vae(key=0):
     return VAE(encoder, generator, noise=NOISE)
 
 
+def test_samples_with_noise_are_draws_of_the_marginal():
+    """x = W z + b + noise is normal; any dependence of noise and latents would change how."""
+    model, key = linear_vae(), jax.random.key(5)
+    x = np.asarray(model.sample_with_noise(key, 4000), np.float64) - B
+    covariance = W @ W.T + NOISE**2 * np.eye(3)
+    squares = np.einsum("ni,ij,nj->n", x, np.linalg.inv(covariance), x)
+    assert stats.kstest(squares, stats.chi2(3).cdf).pvalue > 1e-4  # or a false alarm
+    noise = x + B - np.asarray(model.sample(key, 4000))
+    z = np.asarray(model.prior.sample(key, 4000))
+    correlation = np.corrcoef(noise.T, z.T)[:3, 3:]
+    assert np.abs(correlation).max() < 5 / np.sqrt(4000)  # five standard errors
+
+
 def with_exact_posterior(model):
     """The encoder whose q(z | x) is the posterior: linear in x, of constant variance."""
     covariance = np.linalg.inv(np.eye(2) + W.T @ W / NOISE**2)

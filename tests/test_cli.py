@@ -4,13 +4,19 @@ import errno
 import json
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
+from kaem import DDPM
 from kaem.cli import main
 from kaem.training.run import Run
 
@@ -77,8 +83,6 @@ def test_an_existing_run_is_refused_and_untouched(trained, capsys):
 
 
 def test_resume_extends_a_run(trained, tmp_path, capsys):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     assert (
@@ -131,9 +135,69 @@ def test_sampling_is_reproducible(trained, tmp_path, capsys):
         assert image.size[0] == image.size[1]
 
 
+def test_noise_makes_draws_of_p_of_x_of_means(trained, tmp_path, capsys):
+    """The same seed has the same means; what is added is normal, and its scale the run's."""
+    arguments = ["sample", str(trained), "-n", "40", "--seed", "3", "--json", "-o"]
+    assert main([*arguments, "means.npz"]) == 0
+    assert main([*arguments, "draws.npz", "--noise"]) == 0
+    assert "outside [0, 1] with noise, and are left as they are" in capsys.readouterr().err
+    means, draws = (np.load(f"{name}.npz")["x"] for name in ("means", "draws"))
+    sigma = Run(trained).config().training.noise
+    assert stats.kstest((draws - means).ravel() / sigma, "norm").pvalue > 1e-4  # or a false alarm
+    assert draws.min() < 0 < 1 < draws.max()
+    assert main(["sample", str(trained), "-n", "4", "-o", "draws.png", "--noise"]) == 0
+    assert "clipped in the sheet" in capsys.readouterr().err
+
+
+def test_a_model_without_observation_noise_adds_none(tmp_path, capsys):
+    model = DDPM((4, 4, 1), key=jax.random.key(0), channels=(8, 8), time_dim=8, timesteps=10)
+    model.save(tmp_path / "ddpm.safetensors")
+    assert main(["sample", str(tmp_path / "ddpm.safetensors"), "--noise"]) == 2
+    assert "leave --noise out" in capsys.readouterr().err
+
+
 def test_more_samples_than_memory_are_refused(trained, capsys):
     assert main(["sample", str(trained), "-n", "100000000", "-o", "x.npz"]) == 2
     assert "--seed" in capsys.readouterr().err
+
+
+def test_sheets_that_nobody_could_look_at_are_refused(trained, capsys, monkeypatch):
+    arguments = ["sample", str(trained), "-o", "big.png", "-n"]
+    assert main([*arguments, "100000"]) == 2
+    message = capsys.readouterr().err
+    assert "at most 27556" in message  # 166 x 166 of 30 x 30 pixels: 24.8 million
+    assert "FILE.npz" in message
+    assert not Path("big.png").exists()
+    monkeypatch.setattr("kaem.data.sheets.MAX_PIXELS", 4 * 30 * 30)
+    assert main([*arguments, "5"]) == 2
+    assert main([*arguments, "4"]) == 0
+
+
+def test_info_names_the_model(trained, tmp_path, capsys):
+    assert main(["info", str(trained)]) == 0
+    size = (trained / "model.safetensors").stat().st_size
+    expected = rf"model +{trained}/model\.safetensors, {size / 1e6:.1f} MB\n"
+    assert re.search(expected, capsys.readouterr().out)
+    shutil.copy(trained / "config.json", tmp_path)
+    assert main(["info", str(tmp_path)]) == 0
+    assert re.search(r"model +none yet\n", capsys.readouterr().out)
+
+
+def test_data_check_takes_the_settings_that_it_advises(tmp_path, capsys):
+    for i, size in enumerate((5, 6)):
+        Image.new("RGB", (size, size)).save(tmp_path / f"{i}.png")
+    assert main(["data", "check", str(tmp_path)]) == 2
+    advised = re.search(r"`(--set [^`]+)`", capsys.readouterr().out)[1].replace("=N", "=4")
+    assert main(["data", "check", str(tmp_path), *advised.split()]) == 0
+    shown = capsys.readouterr()
+    assert "2 examples of shape (4, 4, 3)" in shown.out
+    assert "note: 1 of 2 images" in shown.err
+    more = ["--set", "data.limit=1", "--set", "data.channels=3"]
+    assert main(["data", "check", str(tmp_path), *more]) == 0
+    assert "1 examples of shape (5, 5, 3)" in capsys.readouterr().out
+    for wrong in ("training.steps=3", "data.name=mnist5k", "data=3", "data.sise=3"):
+        assert main(["data", "check", str(tmp_path), "--set", wrong]) == 2
+        assert "kaem: " in capsys.readouterr().err
 
 
 def test_info(trained, capsys):
@@ -180,6 +244,8 @@ def test_training_on_ones_own_arrays_and_folders(tmp_path, capsys):
     assert main(["train", str(tmp_path / "mine.npy"), "--out", str(tmp_path / "r1"), *args]) == 0
     assert main(["sample", str(tmp_path / "r1"), "-o", str(tmp_path / "x.png")]) == 2
     assert "use -o FILE.npz" in capsys.readouterr().err
+    assert main(["sample", str(tmp_path / "r1"), "-n", "3"]) == 0  # what fits is the default
+    assert np.load("samples.npz")["x"].shape == (3, 6)
     folder = tmp_path / "images"
     folder.mkdir()
     for i in range(40):
@@ -203,6 +269,9 @@ def bad_inputs(tmp_path):
     np.save(tmp_path / "wide.npy", np.full((300, 4), 7.0))
     np.save(tmp_path / "few.npy", np.zeros((3, 4)))
     (tmp_path / "bad.toml").write_text("[prior\n")
+    (tmp_path / "deep.toml").write_text("x = " + "[" * 100_000)
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "list.json").write_text("[1]")
     return {
         ("train", "quickstrat"): "Did you mean quickstart",
         ("train", "/no/such/file.npy"): "neither a preset nor an existing path",
@@ -211,6 +280,10 @@ def bad_inputs(tmp_path):
         ("train", str(tmp_path / "few.npy")): "one batch needs",
         ("train", "quickstart", "--config", str(tmp_path / "bad.toml")): "cannot be read",
         ("train", "quickstart", "--config", str(tmp_path / "absent.toml")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "deep.toml")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "deep.json")): "cannot be read",
+        ("train", "quickstart", "--config", str(tmp_path / "list.json")): "a JSON object",
+        ("train", "quickstart", "--set", "prior.domain=" + "[" * 10_000): "prior.domain must be",
         ("train", "quickstart", "--set", "prior.basis=bessel"): "unknown basis",
         ("train", "quickstart", "--set", "posterior.resampler=no"): "unknown resampler",
         ("train", "quickstart", "--steps", "ten"): "invalid int value",

@@ -8,6 +8,7 @@ import struct
 import tarfile
 import threading
 import zipfile
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy.io import savemat
 
 from kaem import UserError
 from kaem.cli import main
-from kaem.data import DATASETS, fetch, find, images, load, registry
+from kaem.data import DATASETS, arrays, fetch, find, images, load, registry
 
 
 def idx(images):
@@ -135,20 +136,23 @@ def test_a_broken_image_is_named(tmp_path):
         load(str(tmp_path))
 
 
-def test_images_of_mixed_sizes_are_refused(tmp_path):
+def test_images_of_mixed_sizes_are_refused_or_resized_with_a_note(tmp_path):
     Image.new("L", (5, 5)).save(tmp_path / "a.png")
     Image.new("L", (6, 5)).save(tmp_path / "b.png")
     source = str(tmp_path)
     message = r"b\.png is 6 x 5 pixels, but .*a\.png is 5 x 5"
     with pytest.raises(UserError, match=message) as refused:
         load(source)
-    assert "`--set data.size=N --set data.mixed=true`" in str(refused.value)
+    assert "`--set data.size=N`" in str(refused.value)
     with pytest.raises(UserError, match=message):
         load(source, mixed=True)
-    with pytest.raises(UserError, match=message) as refused:
-        load(source, size=4)
-    assert "`--set data.mixed=true`" in str(refused.value)
-    assert load(source, size=4, mixed=True).shape == (2, 4, 4, 1)
+    said = []
+    assert load(source, size=4, say=said.append).shape == (2, 4, 4, 1)
+    assert said == [
+        f"note: 1 of 2 images of {source} are not 5 x 5 pixels like a.png: all are cropped to "
+        "squares and resized to 4 x 4"
+    ]
+    assert load(source, size=4, mixed=True, say=pytest.fail).shape == (2, 4, 4, 1)
     assert load(source, limit=1).shape == (1, 5, 5, 1)
 
 
@@ -194,6 +198,48 @@ def test_damaged_files_are_refused(content, tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match="not a readable NumPy file"):
             load(str(path))
+
+
+def claiming(count, version=(1, 0)):
+    """A `.npy` file of a few bytes whose header claims `count` numbers."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, 3), }}\n".encode()
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(header))
+    return b"\x93NUMPY" + bytes(version) + size + header + bytes(24)
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_a_header_that_claims_more_than_the_file_has_is_refused(version, tmp_path, capsys):
+    (tmp_path / "a.npy").write_bytes(claiming(10**12, version))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", claiming(10**12, version))
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(UserError, match=r"header claims .* 1\.2e\+04 GB"):
+            load(str(tmp_path / name))
+    assert main(["train", str(tmp_path / "a.npz"), "--dry-run"]) == 2
+    assert "batch_size" not in capsys.readouterr().err
+    (tmp_path / "a.npy").write_bytes(claiming(2, version))
+    assert load(str(tmp_path / "a.npy")).shape == (2, 3)
+
+
+def test_an_array_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 10), np.uint8))
+    assert load(str(tmp_path / "a.npz")).shape == (1000, 10)
+    monkeypatch.setattr(arrays, "_MAX_GIGABYTES", 5e-6)
+    with pytest.raises(UserError, match=r"unpacked, x has .* expected at most"):
+        load(str(tmp_path / "a.npz"))
+
+
+def test_headers_and_archives_of_no_known_form_are_refused(tmp_path):
+    (tmp_path / "a.npy").write_bytes(claiming(2).replace(b"}", b" "))  # NumPy: a TokenError
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.zeros((4, 3)))
+    packed = bytearray(buffer.getvalue())
+    for signature, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        packed[packed.index(signature) + offset] = 77  # no known compression
+    (tmp_path / "a.npz").write_bytes(packed)
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(UserError, match="not a readable NumPy file"):
+            load(str(tmp_path / name))
 
 
 def test_truncated_gz_is_named(tmp_path):
@@ -528,6 +574,51 @@ def test_image_modes(tmp_path):
     Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "a.tif")
     with pytest.raises(UserError, match="32 bits and no known range"):
         load(str(tmp_path))
+
+
+def deep_png(pixels):
+    """An RGB image of 16 bits a channel, which Pillow cannot write."""
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    parts = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_what_is_done_to_unusual_images_is_said(tmp_path):
+    """And done right: 16 bits are scaled rather than clipped, whatever the format."""
+    said = []
+    grey, colour = tmp_path / "grey", tmp_path / "colour"
+    grey.mkdir()
+    colour.mkdir()
+    deep = (np.arange(16, dtype=np.uint16) * 4096 + 7).reshape(4, 4)
+    Image.fromarray(deep).save(grey / "a.png")
+    Image.fromarray(deep).save(grey / "b.tif")
+    Image.fromarray(deep.astype(">u2")).save(grey / "c.tif")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(grey / "d.bmp")
+    np.testing.assert_array_equal(load(str(grey), say=said.append)[:3, ..., 0], [deep // 256] * 3)
+    assert said == [f"note: 3 of 4 images of {grey} have 16 bits a channel: they are scaled to 8"]
+    said.clear()
+    rgb = np.stack([deep, deep.T, deep[::-1]], axis=-1)
+    (colour / "a.png").write_bytes(deep_png(rgb))
+    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(colour / "b.tif")
+    frames = [Image.new("RGB", (4, 4), shade) for shade in ("blue", "lime")]
+    frames[0].save(colour / "c.gif", save_all=True, append_images=frames[1:])
+    Image.new("RGB", (4, 4)).save(colour / "d.png")
+    x = load(str(colour), say=said.append)
+    np.testing.assert_array_equal(x[0], rgb // 256)
+    assert (x[1] == [255, 0, 0]).all()
+    assert (x[2] == [0, 0, 255]).all()
+    assert [line.partition(" images of ")[0] for line in said] == ["note: 1 of 4"] * 3
+    for line, words in zip(said, ("CMYK", "16 bits", "several frames"), strict=True):
+        assert words in line
 
 
 def test_too_many_large_images_are_refused(tmp_path, monkeypatch):

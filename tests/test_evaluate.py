@@ -1,6 +1,8 @@
 """`kaem evaluate`, the way a user meets it: numbers, records, figures and refusals."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -157,13 +159,63 @@ def test_bad_input_is_refused_with_the_remedy(trained, tmp_path, capsys, argumen
     assert before == after
 
 
-def test_damaged_metrics_are_noticed_before_any_work(trained, capsys):
-    metrics = trained / "metrics.json"
-    before = metrics.read_bytes() if metrics.exists() else b"{}"
-    metrics.write_text('{"details": []}')
-    assert "move it away" in refused(capsys, trained)
-    assert metrics.read_text() == '{"details": []}'
-    metrics.write_bytes(before)
+def test_damaged_metrics_are_moved_aside(trained, tmp_path, capsys):
+    """And neither stop an evaluation nor are lost, however they are damaged."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    metrics = run / "metrics.json"
+    entry = '{"details": {"kid": %s}}'
+    odd = ("{", '{"details": []}', entry % "{}", entry % '{"value": NaN}', entry % '{"value": "x"}')
+    for number, damaged in enumerate((*odd, "[" * 200_000), 1):
+        metrics.write_text(damaged)
+        assert main(["evaluate", str(run), "--samples", "100"]) == 0
+        aside = run / f"metrics.json.broken{'' if number == 1 else f'-{number}'}"
+        assert f"was moved to {aside}" in capsys.readouterr().err
+        assert aside.read_text() == damaged
+        assert json.loads(metrics.read_text())["results"]["proxy"] > 0
+    assert len(list(run.glob("metrics.json.broken*"))) == len(odd) + 1
+
+
+@pytest.mark.parametrize("name", ["figures", "samples", "checkpoints"])
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_run(
+    trained, tmp_path, capsys, name
+):
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / name, ignore_errors=True)
+    outside.mkdir()
+    (run / name).symlink_to(outside)
+    config = ["train", "quickstart", "--out", str(run), "--resume", "--steps", "30"]
+    for command in (
+        ["evaluate", str(run), "--samples", "100"], ["plot", str(run), "training"],
+        ["report", str(run)], ["symbolic", str(run)], config,
+    ):  # fmt: skip
+        before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+        assert main(command) == 2, command
+        assert f"is a link to {outside}" in capsys.readouterr().err
+        assert list(outside.iterdir()) == []
+        assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert main(["info", str(run)]) == 0  # which writes nothing
+
+
+def test_a_run_may_be_a_link_and_have_links_within(trained, tmp_path):
+    run, link = tmp_path / "run", tmp_path / "link"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "figures", ignore_errors=True)
+    (run / "elsewhere").mkdir()
+    (run / "figures").symlink_to("elsewhere")
+    link.symlink_to(run)
+    assert main(["plot", str(link), "training"]) == 0
+    assert (run / "elsewhere" / "training.png").is_file()
+
+
+def test_more_samples_than_memory_are_refused_before_any_is_drawn(trained, capsys, monkeypatch):
+    monkeypatch.setattr("kaem.metrics.evaluation.drawn", lambda *_: pytest.fail("drawn"))
+    message = refused(capsys, trained, "--samples", "100000000")
+    assert "78 GB" in message  # 28 x 28 bytes of each
+    assert "307 GB" in message  # 128 features of each in double precision, three times
+    most = int(re.search(r"lower --samples to (\d+)", message)[1])
+    assert most * (784 + 3072) <= 16e9 < (most + 1) * (784 + 3072)
 
 
 def test_a_new_model_forgets_what_the_old_one_was_found_to_do(trained, tmp_path, capsys):

@@ -157,6 +157,36 @@ def test_other_files_are_refused(content, tmp_path):
         kaem.load(path)
 
 
+def test_a_structure_of_nothing_but_brackets_is_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    make().save(path)
+    rewrite(path, lambda meta, structure: meta.pop("structure"))
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    for shape in ("[" * 200_000, '{"tuple":[' * 400 + "]}" * 400):
+        header["__metadata__"]["structure"] = shape
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+        with pytest.raises(UserError, match="not a readable KAEM model"):
+            kaem.load(path)
+
+
+def test_only_a_runs_model_is_said_to_be_written_anew_by_resuming(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"not a model")
+    with pytest.raises(UserError, match="from where it came") as alone:
+        kaem.load(path)
+    assert "--resume" not in str(alone.value)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=f"--out {tmp_path} --resume"):
+        kaem.load(tmp_path)
+    other = tmp_path / "symbolic.safetensors"
+    other.write_bytes(b"not a model")
+    with pytest.raises(UserError, match="from where it came"):
+        kaem.load(other)
+
+
 def test_truncated_and_nonfinite_models_are_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     make().save(path)

@@ -220,16 +220,26 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
+def test_photographs_of_any_size_train_an_rgb_preset(tmp_path, capsys, monkeypatch):
+    """The README's line: the preset knows the size."""
+    rng = np.random.default_rng(0)
+    sizes = [rng.integers(0, 256, (50, s, 3), dtype=np.uint8) for s in [40] * 48 + [64] * 12]
+    photos = folder(tmp_path / "photos", sizes)
+    monkeypatch.setattr("kaem.training.dry_run.dry_run", lambda config, x: {"shape": list(x.shape)})
+    assert main(["train", "svhn-fast", "--data", photos, "--dry-run", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["shape"] == [60, 32, 32, 3]
+    assert "note: 12 of 60 images" in shown.err
+    assert "resized to 32 x 32" in shown.err
+
+
 def test_bad_data_for_an_rgb_preset(tmp_path, capsys):
     rng = np.random.default_rng(0)
     grey = folder(tmp_path / "grey", rng.integers(0, 256, (60, 32, 32), dtype=np.uint8))
     message = refused(capsys, "svhn", "--data", grey, "--out", str(tmp_path / "r"))
     assert "grey" in message
     assert "data.channels=1" in message
-    sizes = [rng.integers(0, 256, (s, s, 3), dtype=np.uint8) for s in [32] * 59 + [40]]
-    mixed = folder(tmp_path / "mixed", sizes)
-    assert "data.mixed" in refused(capsys, "svhn", "--data", mixed, "--out", str(tmp_path / "r"))
-    few = folder(tmp_path / "few", sizes[:10])
+    few = folder(tmp_path / "few", rng.integers(0, 256, (10, 32, 32, 3), dtype=np.uint8))
     message = refused(capsys, "svhn", "--data", few, "--out", str(tmp_path / "r"))
     assert "10 of the 50 examples" in message
     assert not (tmp_path / "r").exists()

@@ -1,6 +1,7 @@
 """Metrics against closed forms, other algorithms, exact expectations, and coverage by simulation."""
 
 import itertools
+import tracemalloc
 from importlib import resources
 
 import numpy as np
@@ -340,6 +341,16 @@ def test_proxy_features_are_deterministic_and_take_bytes_floats_and_rows(digits)
     ratio = cdist(ProxyFeatures.fit(rows)(rows), ProxyFeatures.fit(rows)(rows))
     expected = cdist(rows, rows) / np.sqrt(rows.var(0, ddof=1).sum())
     np.testing.assert_allclose(ratio, expected, atol=1e-9)
+
+
+def test_proxy_features_hold_no_copy_of_all_images():
+    x = np.random.default_rng(0).integers(0, 256, (6000, 32, 32, 3), np.uint8)
+    extract = ProxyFeatures.fit(x[:500])
+    tracemalloc.start()
+    extract(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * x.size  # bytes of it in double precision
 
 
 def test_what_the_proxy_cannot_take_is_refused(digits):

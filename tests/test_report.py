@@ -105,6 +105,22 @@ def test_a_report_without_its_data_says_what_is_missing(trained, tmp_path):
     assert any("densities" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    ["{", '{"details": {"fid": []}}', '{"details": {"fid": {"value": 1, "interval": [1]}}}'],
+)
+def test_a_report_goes_on_without_damaged_metrics(trained, tmp_path, monkeypatch, damaged):
+    run, said = tmp_path / "run", []
+    shutil.copytree(trained, run)
+    (run / "metrics.json").write_text(damaged)
+    monkeypatch.setattr("kaem.interpret.report.fit_places", lambda *_: [])
+    page = finish(Run.open(run), said.append)[-1].read_text()
+    assert "left out" in said[0]  # before anything is drawn
+    assert "Left out: " in page
+    assert "metrics.json" in page
+    assert (run / "metrics.json").read_text() == damaged
+
+
 @pytest.mark.slow
 def test_data_that_is_no_image_has_a_report_of_its_densities(tmp_path):
     x = np.random.default_rng(0).random((64, 6)).astype(np.float32)
@@ -199,6 +215,9 @@ def test_mistakes_are_explained_and_write_nothing(trained, tmp_path, capsys, arg
         ("history.jsonl", '[1, 2]\n{"step": 1, "seconds": 1}\n', "line 1"),
         ("history.jsonl", '{"step": 1, "seconds": "x"}\n{"step": 2, "seconds": 2}\n', "line 1"),
         ("history.jsonl", b"\xff\xfe\n\xff\n", "line 1"),
+        ("history.jsonl", "5\n5\n", "line 1"),
+        ("history.jsonl", "[" * 200_000 + "\n5\n", "line 1"),
+        ("config.json", "[" * 200_000, "cannot be read"),
     ],
 )
 def test_damaged_runs_are_named(trained, tmp_path, capsys, name, content, message):

@@ -3,3 +3,7 @@
 
 class UserError(ValueError):
     """A mistake in input, settings or files. The command line prints it and exits with code 2."""
+
+
+# What reading a damaged JSON or TOML file raises; the last where it is nested too deeply.
+UNREADABLE = (OSError, ValueError, RecursionError)

@@ -152,6 +152,15 @@ class LatentModel(AbstractModel):
             )
         return x
 
+    @compiled(check_count)
+    def sample_with_noise(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
+        r"""`n` draws from $p(x)$: those of `sample`, each with noise $\mathcal{N}(0, \sigma^2 I)$."""
+        means = self.sample(key, n)
+        # A number that no prior folds in, nor splits as many keys: `fold_in(key, 1)` is one of those.
+        return means + self.noise * jax.random.normal(
+            jax.random.fold_in(key, 2**32 - 1), means.shape
+        )
+
     @property
     def log_constant(self) -> float:
         r"""$\frac D2\log 2\pi\sigma^2$ of the likelihood's D dimensions."""

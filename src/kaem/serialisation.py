@@ -23,7 +23,7 @@ from safetensors.numpy import save as to_bytes
 
 from .baselines import CLASSES
 from .bases import BASES, ClosedForms, Functions
-from .errors import UserError
+from .errors import UNREADABLE, UserError
 from .generators import GENERATORS
 from .model import KAEM, AbstractModel
 from .priors import PRIORS, AbstractPrior
@@ -200,13 +200,19 @@ def read(path: str | os.PathLike[str]) -> Any:
         if not isinstance(model, AbstractModel | AbstractPrior):
             raise ValueError(f"it holds a {type(model).__name__}")
         _check(model)
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError, *UNREADABLE) as error:
         if isinstance(error, UserError):
             raise UserError(f"{path} cannot be read: {error}") from error
+        of_run = path.name == "model.safetensors" and (path.parent / "config.json").is_file()
+        remedy = (
+            f"`kaem train WHAT --out {path.parent} --resume` writes it anew from the run's newest "
+            "checkpoint"
+            if of_run
+            else "Copy it again from where it came from, or save it again"
+        )
         raise UserError(
             f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
-            "truncated or altered. `kaem train WHAT --out RUN --resume` writes it anew from the "
-            "run's newest checkpoint."
+            f"truncated or altered. {remedy}."
         ) from error
     return model
 
@@ -216,7 +222,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with safe_open(path, framework="numpy") as file:
             found = json.loads((file.metadata() or {}).get("config", "{}"))
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (SafetensorError, *UNREADABLE) as error:
         raise UserError(f"{path} has no readable header ({error}).") from error
     return found if isinstance(found, dict) else {}
 

@@ -87,7 +87,7 @@ def _entry(run: Run, model: Any) -> dict[str, Any]:
         "updates": last.get("step", 0),
         "training_seconds": last.get("seconds"),
         "training": {k: v for k, v in last.items() if k not in ("step", "seconds")},
-        "metrics": read_json(run.metrics_file) if run.metrics_file.is_file() else {},
+        "metrics": read_json(run.metrics_file) if run.metrics() else {},
     }
 
 

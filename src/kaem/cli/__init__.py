@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         message = str(error)
     except MemoryError:
-        message = "out of memory; lower training.batch_size, posterior.samples or -n."
+        message = "out of memory; ask for less at once, or use a machine with more."
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ..errors import UserError
+from .progress import say
 
 _LARGE = 10**9  # bytes; of a larger dataset, whole by its checksum, only a sample is decoded
 _SAMPLE = 1000
@@ -16,6 +17,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="registered datasets and where they are")
     check = actions.add_parser("check", help="verify checksums, or that a path can be read")
     check.add_argument("names", metavar="NAME", nargs="*", help="names or paths (default: all)")
+    check.add_argument(
+        "--set", metavar="data.KEY=VALUE", action="append", default=[],
+        help="read them with this setting of `kaem train`, such as data.size=64; may be repeated",
+    )  # fmt: skip
     fetch = actions.add_parser("fetch", help="download what is missing, checked")
     fetch.add_argument("names", metavar="NAME", nargs="+", help="registered names")
 
@@ -55,17 +60,36 @@ def _list(options: argparse.Namespace) -> dict[str, Any]:
 def _check(options: argparse.Namespace) -> dict[str, Any]:
     from ..data import DATASETS, find
 
-    result = {}
+    result, settings = {}, _settings(options.set)
     for name in options.names or DATASETS:
         try:
-            result[name] = {"status": "good", "detail": _checked(name)}
+            result[name] = {"status": "good", "detail": _checked(name, **settings)}
         except UserError as error:
             absent = not options.names and not any(find(name).values())
             result[name] = {"status": "absent" if absent else "bad", "detail": str(error)}
     return result
 
 
-def _checked(name: str) -> str:
+def _settings(assignments: list[str]) -> dict[str, Any]:
+    """How data are read, in the words of `kaem train`; all of them, where nobody sets a limit."""
+    from dataclasses import asdict
+
+    from ..training.config import Config, override
+
+    values: dict[str, Any] = {"data": {"limit": None}}
+    for assignment in assignments:
+        values = override(values, assignment)
+    settings = asdict(Config.from_dict(values).data)
+    del settings["name"]
+    if values.keys() != {"data"} or "name" in values["data"]:
+        raise UserError(
+            f"`kaem data check` takes --set data.KEY=VALUE with {', '.join(settings)}, got "
+            f"{' and '.join(assignments)}; what is checked is named without --set."
+        )
+    return settings
+
+
+def _checked(name: str, limit: int | None, **settings: Any) -> str:
     from ..data import DATASETS, find, load, verify
 
     count = None
@@ -76,7 +100,8 @@ def _checked(name: str) -> str:
                 verify(name, file, path)
         if math.prod(dataset.shape) * dataset.train > _LARGE:
             count = dataset.train
-    x = load(name, limit=None if count is None else _SAMPLE)
+            limit = min(limit or _SAMPLE, _SAMPLE)
+    x = load(name, limit=limit, say=say, **settings)
     many = f"{len(x)} examples" if count is None else f"the first {len(x)} of {count} examples"
     return f"{many} of shape {x.shape[1:]}, {x.dtype}, values {x.min()} to {x.max()}"
 

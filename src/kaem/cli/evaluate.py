@@ -2,14 +2,23 @@
 
 import argparse
 import json
+import os
 import sys
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from .options import seed
-from .progress import Counter
+from .progress import Counter, say
 
+# What is advised for a run's data, and what takes its place for REAL and FAKE.
+_SETTINGS = {
+    "--set data.size=none": "no --size",
+    "--set data.size=N": "--size N",
+    ", or take fewer with `--set data.limit=N`": "",
+    "which to use with --set data.key=NAME": "which to use by naming it x",
+}
 METHODS = ("importance", "trapezoid", "corrected", "steppingstone", "ais")
 
 
@@ -176,12 +185,14 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
     split: Any = options.split or "train"
     try:
         real, fake = (
-            load(source, split=split, size=options.size, mixed=options.size is not None)
+            load(source, split=split, size=options.size, mixed=options.size is not None, say=say)
             for source in options.what
         )
     except UserError as error:  # settings of a run are options here
-        message = str(error).replace("--set data.size=N --set data.mixed=true", "--size N")
-        raise UserError(message.replace("--set data.size=none", "no --size")) from error
+        message = str(error)
+        for setting, option in _SETTINGS.items():
+            message = message.replace(setting, option)
+        raise UserError(message) from error
     features = real.ndim == 2 and fake.ndim == 2
     details = _distances(
         options,
@@ -214,8 +225,8 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     from ..training.run import Run, evaluation_data
 
     this = Run.open(options.what[0])
+    this.check_folders()
     model, config, report = load(this.path), this.config(), Counter()
-    known = _known(this.metrics_file)
     effort = {
         "samples": options.proposals,
         "temperatures": options.temperatures,
@@ -226,12 +237,16 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         resolved(model, options.likelihood, **effort)
     if options.posterior:
         comparable(model)
-    if (options.fid or options.kid) and model.data_shape[2:] != (3,):
+    inception = options.fid or options.kid
+    if inception and model.data_shape[2:] != (3,):
         raise UserError(
             f"{this.path} makes data of shape {model.data_shape}, expected RGB images: Inception has seen "
             "colour photographs only, and its distances mean nothing for grey images or tables. Use "
             "the proxy: leave --fid and --kid out."
         )
+    count = options.samples or (20_000 if inception else 5_000)
+    if inception or options.proxy:
+        evaluation.check_memory(model, count, inception=inception)
     extractor = _extractor(options)
     model_sha256 = sha256(this.model_file)
     everything: dict[str, Any] = {}
@@ -242,21 +257,21 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
         for name, entry in details.items():
             facts = {"model_sha256": model_sha256, "versions": evaluation.versions()}
             everything[name] = entry | facts | {set_: entry[set_] | source}
-        kept = {n: e for n, e in known.items() if e.get("model_sha256") == model_sha256}
+        known = _known(this).items()
+        kept = {n: e for n, e in known if e.get("model_sha256") == model_sha256}
         merged = kept | everything  # what an earlier model of the run did is not this one's
         content = {"results": evaluation.flat(merged), "details": merged}
         text = json.dumps(content, indent=2, allow_nan=False)
         write_atomically(this.metrics_file, text.encode())
 
-    if options.fid or options.kid or options.proxy:
+    if inception or options.proxy:
         split: Any = options.split or "train"
-        real = evaluation_data(config, options.data, split)
+        real = evaluation_data(config, options.data, split, say=say)
         if real.shape[1:] != model.data_shape:
             raise UserError(
                 f"the run makes data of shape {model.data_shape}, but {options.data or config.data.name} "
                 f"has shape {real.shape[1:]}; compare with data of the kind it was trained on."
             )
-        count = options.samples or (20_000 if extractor else 5_000)
         fake = evaluation.drawn(model, count, options.seed, report)
         details = _distances(options, sizes, real, fake, report=report, extractor=extractor)
         trained_on = this.record()["data"]["sha256"] == evaluation.digest(real)
@@ -286,16 +301,17 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
     return everything, files
 
 
-def _known(path: Path) -> dict[str, Any]:
-    """What earlier evaluations found."""
-    from ..training.checkpoint import read_json
-
-    found = read_json(path).get("details", {}) if path.is_file() else {}
-    if not isinstance(found, dict) or not all(isinstance(e, dict) for e in found.values()):
-        raise UserError(
-            f"{path} is not what `kaem evaluate` writes; move it away and run it again."
-        )
-    return found
+def _known(run: Any) -> dict[str, Any]:
+    """What earlier evaluations found; a damaged file is moved aside, and not onto another."""
+    try:
+        return run.metrics()
+    except UserError as error:
+        first = run.path / "metrics.json.broken"
+        places = chain([first], (first.with_name(f"{first.name}-{n}") for n in count(2)))
+        aside = next(path for path in places if not os.path.lexists(path))
+        run.metrics_file.rename(aside)
+        print(f"note: metrics.json was moved to {aside} and begun anew: {error}", file=sys.stderr)
+        return {}
 
 
 def _examples(options: argparse.Namespace, config: Any) -> tuple[Any, str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+from pathlib import Path
 from typing import Any
 
 
@@ -50,6 +51,10 @@ def _machine() -> dict[str, Any]:
     }
 
 
+def _model(path: Path) -> str:
+    return f"{path}, {path.stat().st_size / 1e6:.1f} MB" if path.is_file() else "none yet"
+
+
 def _run(path: str) -> dict[str, Any]:
     from ..training import checkpoint
     from ..training.run import Run
@@ -65,7 +70,7 @@ def _run(path: str) -> dict[str, Any]:
         "data": f"{config.data.name} {record.get('data', {}).get('shape')}",
         "progress": f"step {last.get('step', 0)} of {config.training.steps}",
         "checkpoints": checkpoint.steps(run.checkpoints),
-        "model": run.model_file.is_file(),
+        "model": _model(run.model_file),
         "versions": record.get("versions", {}),
         "metrics": last,
     }

@@ -121,6 +121,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     split: Any = options.split or "train"
     this = gallery.Gallery(Run.open(options.run), options.seed, options.data, split)
+    if folder is None:
+        this.run.check_folders()
     choices = gallery.Choices(
         options.count, options.points, places, options.between or "samples", tuple(options.example)
     )

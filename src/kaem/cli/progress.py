@@ -31,6 +31,13 @@ def _summary(metrics: dict[str, float]) -> str:
     return "  ".join(shown)
 
 
+def say(message: str) -> None:
+    """A line on standard error."""
+    # A closed pipe (`kaem train ... 2>&1 | head`) ends the reading, not the training.
+    with suppress(BrokenPipeError):
+        print(message, file=sys.stderr, flush=True)
+
+
 class _Plain:
     def __init__(self, total: int, every: float) -> None:
         self.total, self.every, self.last = total, every, 0.0
@@ -48,9 +55,7 @@ class _Plain:
         self.say(f"step {step}/{self.total}  {_summary(metrics)}{rate}")
 
     def say(self, message: str) -> None:
-        # A closed pipe (`kaem train ... 2>&1 | head`) ends the reading, not the training.
-        with suppress(BrokenPipeError):
-            print(message, file=sys.stderr, flush=True)
+        say(message)
 
 
 class _Bar:

@@ -1,9 +1,10 @@
 """`kaem report RUN`: one self-contained HTML page about a run."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
+
+from .progress import say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +18,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..training.run import Run
 
     output = Path(options.output) if options.output else None
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
     written = finish(Run.open(options.run), say, output=output, source=options.data)
     if not options.json:
         print(f"wrote {written[-1]}")

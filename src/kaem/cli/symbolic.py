@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 from .progress import Counter
 
 _PICTURES = 256  # made from the same quantiles by both models
@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     from ..model import KAEM
     from ..serialisation import load, save, write_atomically
+    from ..training.run import Run
 
     import_sympy()  # before the work, not after it
     source = Path(options.run)
@@ -64,6 +65,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     folder = (
         Path(options.output) if options.output else source if source.is_dir() else source.parent
     )
+    if not options.output:
+        Run(folder).check_folders()
     paths = {suffix: folder / f"symbolic.{suffix}" for suffix in ("json", "py", "tex")}
     swapped_file, figure = folder / "symbolic.safetensors", folder / "figures" / "symbolic.png"
     if source.exists() and swapped_file.exists() and source.samefile(swapped_file):
@@ -104,7 +107,7 @@ def _found(prior: Any, of: Any, samples: int, source: Path, folder: Path) -> Any
 
     stamp = {"model": _digest(source), "of": of, "samples": samples}
     partial, known = folder / _PARTIAL, {}
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(KeyError, TypeError, *UNREADABLE):
         kept = json.loads(partial.read_text("utf8"))
         if {name: kept[name] for name in stamp} == stamp:
             entries = (fit_from_json(entry, len(prior.shape)) for entry in kept["coordinates"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from .options import seed
+from .progress import progress, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +153,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     if not options.resume and not options.dry_run:
         runs.refuse_existing(out)
-    x = runs.training_data(config)
+    x = runs.training_data(config, say)
     if options.dry_run:
         from ..training.dry_run import dry_run, render
 
@@ -168,8 +169,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         build_model(config, x.shape[1:])  # settings that make no model leave no folder behind
         build_posterior(config)
         this = runs.start(out, options.what, config, x)
-
-    from .progress import progress
 
     with progress(config.training.steps) as reporter:
         if not options.resume:
@@ -199,7 +198,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not options.no_report:
         from ..interpret.report import finish
 
-        written = finish(this, lambda text: print(text, file=sys.stderr, flush=True))
+        written = finish(this, say)
     result["files"] = [str(path) for path in written]
     if not options.json:
         rate = outcome.updates_per_second

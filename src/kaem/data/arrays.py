@@ -4,10 +4,11 @@ import gzip
 import math
 import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 
@@ -21,8 +22,19 @@ CIFAR_FILES = {
     "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
     "test": ("test_batch.bin",),
 }
+# What NumPy raises for a damaged file depends on where the damage is.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, the green and the blue plane
 CIFAR_RECORDS = 10_000  # in each file
+_MAX_GIGABYTES = 16  # that an array of a .npz file is unpacked to
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -52,11 +64,22 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
     """A `.npy` file, or one array of a `.npz` file."""
     try:
         with open(path, "rb") as file:
+            _check_header(file, path.stat().st_size)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
-            return loaded[_choose_key(path, loaded.files, key, split)]
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+            name = _choose_key(path, loaded.files, key, split)
+            stored = loaded.zip.namelist()
+            member = loaded.zip.getinfo(name if name in stored else f"{name}.npy")
+            if member.file_size > _MAX_GIGABYTES * 1e9:
+                raise ValueError(
+                    f"unpacked, {name} has {member.file_size / 1e9:.3g} GB, expected at most "
+                    f"{_MAX_GIGABYTES}"
+                )
+            with loaded.zip.open(member) as packed:
+                _check_header(packed, member.file_size)
+            return loaded[name]
+    except _DAMAGE as error:
         if isinstance(error, UserError):
             raise
         reason = "it holds Python objects" if "pickle" in str(error) else str(error)
@@ -64,6 +87,29 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
             f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
             "save plain numeric arrays with np.save or np.savez."
         ) from error
+
+
+def _check_header(file: IO[bytes], size: int) -> None:
+    """Raise if an array claims more than the `size` bytes of its file; other files are let through.
+
+    NumPy reserves what the header claims before it reads.
+    """
+    begins = file.read(len(np.lib.format.MAGIC_PREFIX))
+    file.seek(0)
+    if begins != np.lib.format.MAGIC_PREFIX:
+        return
+    version = np.lib.format.read_magic(file)
+    # Version 3 differs from 2 in the encoding of names.
+    first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > size and not dtype.hasobject:
+        raise ValueError(
+            f"its header claims {dtype} numbers of shape {shape}, {claimed / 1e9:.3g} GB, but the file "
+            f"holds {size / 1e9:.3g} GB"
+        )
+    file.seek(0)
 
 
 def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> str:

@@ -8,7 +8,9 @@ image is enlarged.
 
 import io
 import os
+import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,14 +34,33 @@ _MAX_GIGABYTES = 16
 _MAX_MEMBER_BYTES = 2**28  # an image of a zip file; more is damage, or meant to exhaust memory
 
 
+# What an image is, in Pillow's words, and what is said of those that are.
+_CONVERTED: dict[str, Callable[[Any], bool]] = {
+    "have several frames, of an animation or pages: only the first is used": (
+        lambda image: getattr(image, "is_animated", False)
+    ),
+    "are CMYK: they are converted to RGB, whatever their colour profile": (
+        lambda image: image.mode == "CMYK"
+    ),
+    # Pillow decodes RGB of 16 bits to 8; only the decoder's arguments tell.
+    "have 16 bits a channel: they are scaled to 8": (
+        lambda image: re.search(r"I;16|;16[BLN]", f"{image.mode} {image.tile}") is not None
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Options:
-    """What is asked of the data: `data.size`, `data.channels`, `data.limit` and `data.mixed`."""
+    """What is asked of the data: `data.size`, `data.channels`, `data.limit` and `data.mixed`.
+
+    `say` is told what was done to images that nobody asked for.
+    """
 
     size: int | None = None
     channels: int | None = None
     limit: int | None = None
     mixed: bool = False
+    say: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         for name in ("size", "limit"):
@@ -178,14 +199,16 @@ def _read(
     options: Options,
     crop: int | None = None,
 ) -> np.ndarray:
-    """Decode `names`, which must share their channels and, unless `mixed`, their size."""
+    """Decode `names`, which must share their channels and, unless they are resized, their size."""
     from PIL import Image
 
     names = names[: options.limit]
+    noticed: set[tuple[str, int]] = set()
 
     def decoded(i: int) -> tuple[tuple[int, int], np.ndarray]:
         try:
             with Image.open(io.BytesIO(content(names[i]))) as image:
+                noticed.update((what, i) for what, applies in _CONVERTED.items() if applies(image))
                 return image.size, _pixels(_eight_bit(image), options.size, crop)
         except Exception as error:  # what Pillow raises depends on the format and the damage
             raise UserError(
@@ -201,15 +224,21 @@ def _read(
             "make them smaller with `--set data.size=N`, or take fewer with `--set data.limit=N`."
         )
 
+    resized = (
+        f"are not {extent[0]} x {extent[1]} pixels like {names[0]}: all are cropped to squares and "
+        f"resized to {options.size} x {options.size}"
+    )
+
     def alike(i: int) -> np.ndarray:
         size, pixels = decoded(i)
-        if size != extent and not (options.mixed and options.size):
-            remedy = "" if options.size else "--set data.size=N "
+        if size != extent and not options.size:
             raise UserError(
                 f"{path / names[i]} is {size[0]} x {size[1]} pixels, but {path / names[0]} is "
                 f"{extent[0]} x {extent[1]}; images of a data set must have one size. If they belong "
-                f"together, `{remedy}--set data.mixed=true` crops and resizes each to a square."
+                "together, `--set data.size=N` crops and resizes each to a square."
             )
+        if size != extent and not options.mixed:
+            noticed.add((resized, i))
         if pixels.shape[2] != first.shape[2]:
             raise UserError(
                 f"{path / names[i]} is {KINDS[pixels.shape[2]]}, but {path / names[0]} is "
@@ -218,7 +247,10 @@ def _read(
             )
         return pixels
 
-    return _filled((len(names), *first.shape), alike)
+    x = _filled((len(names), *first.shape), alike)
+    for what, count in sorted(Counter(what for what, _ in noticed).items()):
+        options.say(f"note: {count} of {len(names)} images of {path} {what}")
+    return x
 
 
 def _eight_bit(image: Any) -> Any:

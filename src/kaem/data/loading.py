@@ -1,5 +1,6 @@
 """`load`: a dataset by name, or whatever is at a path, as one array."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -20,16 +21,17 @@ def load(
     channels: int | None = None,
     limit: int | None = None,
     mixed: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> np.ndarray:
     """A dataset by name or path: uint8 images [N, H, W, C], or float32 [N, ...].
 
     Only the first `limit` examples are read. Images come out `size` x `size`, cropped to their
-    central square; those of a folder or zip file may differ in size if `mixed`. `channels` is
-    1 or 3, and refuses data that has others.
+    central square. `channels` is 1 or 3, and refuses data that has others. `say` is told how many
+    images of a folder or zip file were converted, or differ in size unless they are `mixed`.
     """
     if split not in get_args(Split):
         raise UserError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}.")
-    options = Options(size, channels, limit, mixed)
+    options = Options(size, channels, limit, mixed, say)
     named = source in DATASETS
     x = _by_name(source, split, options) if named else _at_path(source, key, split, options)
     return fitted(checked(x[:limit] if x.ndim else x, source), source, options)

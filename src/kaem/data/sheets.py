@@ -10,10 +10,18 @@ import numpy as np
 from ..errors import UserError
 from ..serialisation import write_atomically
 
+MAX_PIXELS = 25_000_000  # of a sheet, which is to be looked at
+
 
 def is_image(shape: tuple[int, ...]) -> bool:
     """Whether data of this shape can be shown: height, width, and grey or RGB."""
     return len(shape) == 3 and shape[-1] in (1, 3)
+
+
+def sheet_capacity(shape: tuple[int, ...], pad: int = 2) -> int:
+    """How many images of this shape make a sheet of at most `MAX_PIXELS`."""
+    height, width = (extent + pad for extent in shape[:2])
+    return math.isqrt(MAX_PIXELS // (height * width)) ** 2
 
 
 def sample_sheet(images: Any, columns: int | None = None, pad: int = 2) -> np.ndarray:

@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -13,7 +14,6 @@ from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
 from ..model import KAEM
 from ..serialisation import write_atomically
-from ..training.checkpoint import read_json
 from ..training.run import Run
 from .closed_forms import family, fit_places
 from .curves import Place, place_name
@@ -102,20 +102,27 @@ def closed_forms(model: KAEM, places: list[Place]) -> str:
     )
 
 
-def _metrics(run: Run) -> str:
-    name = shlex.quote(str(run.path))
-    if not run.metrics_file.is_file():
-        return f"<p>Nothing was measured yet: <code>kaem evaluate {html.escape(name)}</code>.</p>"
-    details = read_json(run.metrics_file).get("details", {})
-    body = []
-    for metric, entry in details.items():
-        interval = entry.get("interval")
-        between = f"{interval[0]:,.5g} to {interval[1]:,.5g}" if interval else ""
-        count = entry.get("generated", entry.get("examples", {})).get("n", "")
-        why = Markup(f'<span class="note">{html.escape(entry.get("why", ""))}</span>')
-        body.append([metric, score(entry), between, str(count), why])
-    header = ["metric", "value", "95 % interval", "samples or examples", "note"]
-    return table(header, body)
+def _metrics(run: Run, say: Callable[[str], None]) -> str:
+    try:
+        details = run.metrics()
+        body = [_measured(name, entry) for name, entry in details.items()]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = error if isinstance(error, UserError) else f"{run.metrics_file} is damaged ({error})"
+        say(f"note: what was measured is left out: {why}")
+        return f'<p class="note">Left out: {html.escape(str(why))}</p>'
+    if not details:
+        name = html.escape(shlex.quote(str(run.path)))
+        return f"<p>Nothing was measured yet: <code>kaem evaluate {name}</code>.</p>"
+    return table(["metric", "value", "95 % interval", "samples or examples", "note"], body)
+
+
+def _measured(metric: str, entry: dict[str, Any]) -> list[str]:
+    """The row of one metric."""
+    interval = entry.get("interval")
+    between = f"{interval[0]:,.5g} to {interval[1]:,.5g}" if interval else ""
+    count = entry.get("generated", entry.get("examples", {})).get("n", "")
+    why = Markup(f'<span class="note">{html.escape(entry.get("why", ""))}</span>')
+    return [metric, score(entry), between, str(count), why]
 
 
 def _again(run: Run) -> str:
@@ -148,6 +155,8 @@ def finish(
     source: str | None = None,
 ) -> list[Path]:
     """Draw the figures of a run and write its report; returns the files, the report last."""
+    run.check_folders()
+    measured = _metrics(run, say)
     gallery = Gallery(run, source=source)
     model, pages, kind = gallery.model, _Pages(gallery, say), type(gallery.model).__name__
     images = is_image(model.data_shape)
@@ -163,7 +172,7 @@ def finish(
     body += [pages.prior(), "<h2>Training</h2>", pages.add("training")]
     if run.config().posterior.criterion == "thermodynamic":
         body += ["<h2>Temperatures</h2>", pages.add("temperatures")]
-    body += ["<h2>Measured</h2>", _metrics(run), "<h2>To repeat it</h2>", _again(run)]
+    body += ["<h2>Measured</h2>", measured, "<h2>To repeat it</h2>", _again(run)]
     path = output or run.path / "report.html"
     write_atomically(path, page(f"{name} - KAEM run", "".join(body)).encode())
     return [*pages.written, path]

@@ -8,7 +8,7 @@ effort, versions. `results` is the same without the circumstances, one number fo
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from ..model import AbstractModel
 from .diagnostics import posterior_diagnostics
 from .features import Extractor, checked_pair, extract
 from .frechet import frechet_distance, statistics
+from .inception import FEATURES
 from .infinity import Extrapolation, fid_infinity, kid_infinity
 from .kernel import kid as kernel_distance
 from .likelihood import Method, log_likelihood, resolved
-from .proxies import ProxyFeatures, precision_recall
+from .proxies import ProxyFeatures, precision_recall, width
 
 Report = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Entry = dict[str, Any]
@@ -34,6 +35,26 @@ _CHUNK = 1000  # samples drawn at once, as `kaem sample` does: one seed makes th
 _SUBSET = 1000  # of KID, as is customary
 _MIXED = 1.05  # r_hat above which chains are not to be trusted
 _PAIRWISE = 20_000  # of each set, for what compares all pairs
+_MAX_GIGABYTES = 16  # that samples and their features may take
+
+
+def check_memory(model: AbstractModel, n: int, *, inception: bool) -> None:
+    """Raise if `n` samples and their features would take too much memory."""
+    shape = model.data_shape
+    samples = prod(shape) * _sample_type(model).itemsize / 1e9
+    # In double precision: as they are, as they were found, and about their mean.
+    features = 3 * 8 * (FEATURES if inception else width(shape)) / 1e9
+    if n * (samples + features) > _MAX_GIGABYTES:
+        raise UserError(
+            f"{n} samples would take {n * samples:.0f} GB of memory and their features "
+            f"{n * features:.0f} GB, expected at most {_MAX_GIGABYTES} GB in all; lower --samples "
+            f"to {int(_MAX_GIGABYTES / (samples + features))} or less."
+        )
+
+
+def _sample_type(model: AbstractModel) -> np.dtype:
+    bytes_ = is_image(model.data_shape) and model.output == "sigmoid"
+    return np.dtype(np.uint8 if bytes_ else np.float32)
 
 
 def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None) -> np.ndarray:
@@ -41,14 +62,13 @@ def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None)
     chunk = min(n, _CHUNK)
     draw = eqx.filter_jit(lambda model, key: model.sample(key, chunk))
     keys = jax.random.split(jax.random.key(seed), -(-n // chunk))
-    bytes_ = is_image(model.data_shape) and model.output == "sigmoid"
-    found = []
-    for i, key in enumerate(keys):
-        x = np.asarray(draw(model, key))
-        found.append((x * 255 + 0.5).astype(np.uint8) if bytes_ else x)
+    found = np.empty((n, *model.data_shape), _sample_type(model))
+    for start, key in zip(range(0, n, chunk), keys, strict=True):
+        x = np.asarray(draw(model, key))[: n - start]
+        found[start : start + chunk] = x * 255 + 0.5 if found.dtype == np.uint8 else x
         if report:
-            report("samples", min((i + 1) * chunk, n), n)
-    return np.concatenate(found)[:n]
+            report("samples", min(start + chunk, n), n)
+    return found
 
 
 def digest(x: np.ndarray) -> str:

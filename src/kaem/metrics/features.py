@@ -121,7 +121,7 @@ def _cached(file: Path, count: int) -> Features | None:
     """What `file` holds, or None if it is not there, or damaged."""
     try:
         found = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, MemoryError):  # a header may claim too much
         return None
     whole = isinstance(found, np.ndarray) and found.ndim == 2 and len(found) == count
     return found if whole and found.dtype == np.float32 and np.isfinite(found).all() else None

@@ -20,6 +20,7 @@ generated features on the manifold of the real ones, recall that of real ones on
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -34,30 +35,39 @@ _COMPONENTS = 64
 _CHUNK = 256  # images, or rows of a distance matrix, held at once
 
 
-def _numbers(samples: ArrayLike) -> np.ndarray:
-    """Float images [n, height, width, channels], bytes brought to [0, 1], or rows [n, D]."""
+def _shaped(samples: ArrayLike) -> np.ndarray:
+    """Images [n, height, width, channels] or rows [n, D], in the numbers that they came in."""
     x = np.asarray(samples)
     if x.ndim not in (2, 3, 4) or not x.size:
         raise UserError(
             f"samples have shape {x.shape}, expected images [n, height, width] or [n, height, width, "
             "channels], or rows [n, D]; stack single samples with np.stack."
         )
-    scale = 255.0 if x.dtype == np.uint8 else 1.0
     if x.ndim > 2 and min(x.shape[1:3]) < _WIDTH:
         x = x.reshape(len(x), -1)  # too small for filters
-    return (x[..., None] if x.ndim == 3 else x).astype(np.float64) / scale
+    return x[..., None] if x.ndim == 3 else x
+
+
+def _numbers(x: np.ndarray) -> np.ndarray:
+    """In double precision, bytes brought to [0, 1]."""
+    return x.astype(np.float64) / (255.0 if x.dtype == np.uint8 else 1.0)
+
+
+def width(shape: tuple[int, ...]) -> int:
+    """How many numbers samples of this shape are described by before they are projected."""
+    return 4 * _FILTERS if len(shape) > 1 and min(shape[:2]) >= _WIDTH else prod(shape)
 
 
 def _responses(
-    images: Float[np.ndarray, "n H W C"], filters: Float[np.ndarray, "h w C F"]
+    images: np.ndarray, filters: Float[np.ndarray, "h w C F"]
 ) -> Float[np.ndarray, "n 4F"]:
     """Rectified filter responses, summed over the quarters of each image."""
-    width = filters.shape[:2]
+    window = filters.shape[:2]
     flat = filters.transpose(2, 0, 1, 3).reshape(-1, filters.shape[-1])
     found = []
     for start in range(0, len(images), _CHUNK):
         windows = np.lib.stride_tricks.sliding_window_view(
-            images[start : start + _CHUNK], width, axis=(1, 2)
+            _numbers(images[start : start + _CHUNK]), window, axis=(1, 2)
         )[:, ::_STRIDE, ::_STRIDE]
         response = np.maximum(windows.reshape(*windows.shape[:3], -1) @ flat, 0)
         for axis in (1, 2):
@@ -79,7 +89,7 @@ class ProxyFeatures:
     @classmethod
     def fit(cls, reference: ArrayLike, *, seed: int = 0) -> Self:
         """From images [n, height, width(, channels)], bytes or floats, or rows [n, D]."""
-        x = _numbers(reference)
+        x = _shaped(reference)
         filters = None
         if x.ndim == 4:
             filters = np.random.default_rng(seed).normal(
@@ -88,7 +98,7 @@ class ProxyFeatures:
             # Else mean brightness dominates, and with it the chance differences between halves.
             filters -= filters.mean(axis=(0, 1, 2))
             filters /= np.sqrt((filters**2).sum(axis=(0, 1, 2)))
-        raw = statistics(x if filters is None else _responses(x, filters))
+        raw = statistics(_numbers(x) if filters is None else _responses(x, filters))
         eigenvalues, vectors = np.linalg.eigh(raw.covariance)
         total = eigenvalues[-_COMPONENTS:].sum()
         if not total > 0:
@@ -100,13 +110,13 @@ class ProxyFeatures:
 
     def __call__(self, samples: ArrayLike) -> Features:
         """Features [n, k] of samples shaped like the reference's."""
-        x = _numbers(samples)
+        x = _shaped(samples)
         if x.shape[1:] != self.shape:
             raise UserError(
                 f"got samples of shape {x.shape[1:]}, expected {self.shape} like the reference's; "
                 "compare with the dataset that the model was trained on."
             )
-        raw = x if self.filters is None else _responses(x, self.filters)
+        raw = _numbers(x) if self.filters is None else _responses(x, self.filters)
         return (checked(raw, least=1, name="samples") - self.mean) @ self.directions
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 from ..model import KAEM
 from ..serialisation import write_atomically
 from .loop import State
@@ -100,7 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a run folder."""
     try:
         value = json.loads(path.read_text("utf8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."
         ) from error

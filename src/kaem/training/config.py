@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 
 Section = TypeVar("Section")
 
@@ -28,7 +28,7 @@ class DataConfig:
     limit: int | None = 50_000  # training examples used, the first ones
     size: int | None = None  # images are cropped and resized to size x size; None keeps theirs
     channels: int | None = None  # 1 (grey) or 3 (RGB); None takes what the data has
-    mixed: bool = False  # whether a folder may hold images of different sizes
+    mixed: bool = False  # images of a folder are meant to differ in size: no note says so
 
 
 @dataclass(frozen=True)
@@ -339,9 +339,12 @@ def read_file(path: Path) -> dict[str, Any]:
     """Settings from a `.toml` file or a run's `.json`."""
     try:
         text = path.read_text("utf8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except UNREADABLE as error:
         raise UserError(f"the configuration {path} cannot be read: {error}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} should hold a JSON object, got {type(values).__name__}.")
+    return values
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -361,7 +364,7 @@ def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
         raise UserError(f"--set takes section.name=value, got {assignment!r}.")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except UNREADABLE:
         value = text.strip()
     for part in reversed(path):
         value = {part: value}

@@ -20,7 +20,7 @@ import numpy as np
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..data.sheets import is_image, sample_sheet, save_png
-from ..errors import UserError
+from ..errors import UNREADABLE, UserError
 from ..serialisation import read, read_config, save, write_atomically
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
@@ -120,7 +120,7 @@ class Run:
                     isinstance(value, int | float) for value in record.values()
                 ):
                     raise ValueError("not a record of numbers")
-            except (ValueError, AttributeError) as error:
+            except (AttributeError, TypeError, *UNREADABLE) as error:
                 if number == len(lines):
                     break
                 raise UserError(
@@ -130,6 +130,34 @@ class Run:
             records.append(record)
         return records
 
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The `details` of `metrics.json`: everything that was measured, by name."""
+        if not os.path.lexists(self.metrics_file):
+            return {}
+        details = checkpoint.read_json(self.metrics_file).get("details", {})
+        try:
+            json.dumps(details, allow_nan=False)
+            numbers = [n for e in details.values() for n in (e["value"], e.get("error"))]
+            whole = all(n is None or isinstance(n, int | float) for n in numbers)
+        except (KeyError, TypeError, AttributeError, *UNREADABLE):
+            whole = False
+        if not whole:
+            raise UserError(
+                f"{self.metrics_file} is not what `kaem evaluate` writes; restore it, or move it away."
+            )
+        return details
+
+    def check_folders(self) -> None:
+        """Raise if a folder that is written to is a link that leads out of the run."""
+        top = Path(os.path.realpath(self.path))
+        for folder in (self.checkpoints, self.samples, self.figures):
+            target = Path(os.path.realpath(folder))
+            if not target.is_relative_to(top):
+                raise UserError(
+                    f"{folder} is a link to {target}, and nothing is written outside of the run: put a "
+                    "folder in its place, or move the whole run there and link to that."
+                )
+
 
 def fingerprint(x: np.ndarray) -> dict[str, Any]:
     """Enough of the data to notice that it changed."""
@@ -137,9 +165,10 @@ def fingerprint(x: np.ndarray) -> dict[str, Any]:
     return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest}
 
 
-def training_data(config: Config) -> np.ndarray:
+def training_data(config: Config, say: Report = lambda _: None) -> np.ndarray:
     d = config.data
-    x = load_data(d.name, d.key, size=d.size, channels=d.channels, limit=d.limit, mixed=d.mixed)
+    options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
+    x = load_data(d.name, d.key, **options, say=say)
     check_data(
         x,
         config.data.name,
@@ -150,7 +179,11 @@ def training_data(config: Config) -> np.ndarray:
 
 
 def evaluation_data(
-    config: Config, source: str | None, split: Split, limit: int | None = None
+    config: Config,
+    source: str | None,
+    split: Split,
+    limit: int | None = None,
+    say: Report = lambda _: None,
 ) -> np.ndarray:
     """What a trained model is compared with: its own data or `source`, read in the same way."""
     d = config.data
@@ -158,7 +191,8 @@ def evaluation_data(
     if split == "test" and key in SPLIT_KEYS["train"]:
         key = None  # of the same file, what goes by the other split's name
     least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
-    return load_data(name, key, split, size=d.size, channels=d.channels, limit=least, mixed=d.mixed)
+    options: Any = {"size": d.size, "channels": d.channels, "limit": least, "mixed": d.mixed}
+    return load_data(name, key, split, **options, say=say)
 
 
 def refuse_existing(path: Path) -> None:
@@ -277,6 +311,7 @@ def train(
     say: Report = lambda _: None,
 ) -> Outcome:
     """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
+    run.check_folders()
     t = config.training
     posterior = build_posterior(config)
     begun = run.start_file.is_file()

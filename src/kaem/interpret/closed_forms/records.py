@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...bases.closed_form import TERMS, ClosedForm
-from ...errors import UserError
+from ...errors import UNREADABLE, UserError
 from ...priors import REFERENCES
 from ..curves import place_name
 from .fits import NODES, Fit, Fits, Of, family
@@ -130,7 +130,7 @@ def read_fits(path: str | PathLike[str]) -> Fits:
         return from_json(json.loads(path.read_text("utf8")))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"could not read {path} ({error}); give the symbolic.json that `kaem symbolic` wrote."
         ) from error
