@@ -13,14 +13,9 @@ class Linear(AbstractGenerator):
 
     matrix: jax.Array
     data_shape: tuple[int, ...] = eqx.field(static=True, default=(3,))
-    output: str = eqx.field(static=True, default="identity")
 
-    @property
-    def coordinates(self):
-        return self.matrix.shape[1]
-
-    def decoder(self):
-        return lambda z, noise=None: z.reshape(len(z), -1) @ self.matrix.T
+    def __call__(self, z):
+        return self.matrix @ z.reshape(-1)
 
 
 def normal_prior(coordinates, cells):

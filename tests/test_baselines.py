@@ -21,14 +21,9 @@ class Linear(AbstractGenerator):
     weight: jax.Array
     bias: jax.Array
     data_shape: tuple[int, ...] = eqx.field(static=True)
-    output: str = eqx.field(static=True, default="identity")
 
-    @property
-    def coordinates(self):
-        return self.weight.shape[1]
-
-    def decoder(self):
-        return lambda z, noise=None: z @ self.weight.T + self.bias
+    def __call__(self, z):
+        return self.weight @ z + self.bias
 
 
 W = np.array([[1.0, 0.3], [-0.5, 0.8], [0.2, 0.4]])

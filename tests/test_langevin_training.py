@@ -141,7 +141,7 @@ def test_devices_share_a_batch_and_learn():
     _, history = finish(begin(config, x)[0], config, x)
     errors = [h["reconstruction"] for h in history]
     assert errors[-1] < 0.5 * errors[0]
-    assert all(h["outside"] == 0 for h in history)
+    assert all(h["lost"] == h["redrawn"] == 0 for h in history)
 
 
 def test_a_loaded_model_is_trained_by_its_energies_not_by_its_tables():
@@ -165,16 +165,43 @@ def test_a_diverging_step_is_named_with_advice():
         finish(begin(config, x)[0], config, x)
 
 
-def test_a_narrow_domain_is_widened_and_said():
-    config, x = small({"step_size": 0.05}), images()
-    config = replace(config, prior=replace(config.prior, domain=(-2.5, 2.5)))
+def test_a_narrow_domain_stays_and_holds_all_latents():
+    """The domain is part of the model: chains are reflected at its border."""
+    config, x = small({"step_size": 0.05, "persistent": True}), images()
+    config = replace(config, prior=replace(config.prior, domain=(-1.5, 1.5)))
     state, posterior = begin(config, x)
-    notes, domain = [], None
+    final, _ = finish(state, config, x)
+    np.testing.assert_array_equal(final.model.prior.domain, [[-1.5, 1.5]])
+    z = np.asarray(final.memory["chains"])
+    assert np.abs(z).max() <= 1.5
+    assert np.abs(z).max() > 1.4  # and they do get there
+
+
+@pytest.mark.parametrize("extra", [{}, THERMO])
+def test_one_chain_that_is_not_finite_is_redrawn_and_counted(extra):
+    config, x = small({"persistent": True} | extra), images()
+    state, posterior = begin(config, x)
+    chains = state.memory["chains"]
+    state = replace(state, memory=state.memory | {"chains": chains.at[5].set(jnp.nan)})
+    final, history = finish(state, config, x)
+    assert final.step == config.training.steps
+    assert np.isfinite(final.memory["chains"]).all()
+    # Example 5 is seen once in an epoch of eight batches of eight: redrawn then, and never again.
+    redrawn = np.array([h["redrawn"] for h in history])
+    np.testing.assert_allclose(redrawn.sum() * config.training.log_every, 1 / 8)
+
+
+def test_chains_refine_tables_for_the_score_too():
+    config, x = small(), images()
+    config = replace(config, prior=replace(config.prior, score_tolerance=1e-3))
+    state, posterior = begin(config, x)
+    notes, last = [], None
     for boundary in updates(state, x, posterior, config):
         notes += boundary.notes
-        domain = np.asarray(boundary.state.model.prior.domain)
-    assert any("widened" in note for note in notes)
-    assert domain[0, 1] > 2.5
+        last = boundary
+    assert "that of the score" in notes[0]
+    assert last.state.model.prior.cells > 64
+    assert last.metrics["score_error"] < 1e-3
 
 
 def test_rgb_presets_are_the_papers():

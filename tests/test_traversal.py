@@ -12,7 +12,7 @@ from scipy import stats
 from kaem import UserError
 from kaem.baselines.vae import VAE, Encoder
 from kaem.generators import CNN, KAN
-from kaem.generators._generator import AbstractGenerator
+from kaem.generators import AbstractGenerator
 from kaem.interpret import influence as module
 from kaem.interpret.curves import place_name
 from kaem.interpret.influence import draw_influence, influence, readable
@@ -36,18 +36,10 @@ class Planted(AbstractGenerator):
     q: int = eqx.field(static=True)
     feature: str = eqx.field(static=True, default="linear")
     data_shape: tuple[int, ...] = eqx.field(static=True, default=(4, 6, 1))
-    output: str = eqx.field(static=True, default="identity")
 
-    @property
-    def coordinates(self):
-        return self.q
-
-    def decoder(self):
-        def decode(z, noise=None):
-            x = 0.5 + FEATURES[self.feature](z.reshape(len(z), -1)) @ self.weights
-            return x.reshape(len(z), *self.data_shape)
-
-        return decode
+    def __call__(self, z):
+        x = 0.5 + FEATURES[self.feature](z.reshape(1, -1)) @ self.weights
+        return x.reshape(self.data_shape)
 
 
 @cache
