@@ -88,6 +88,7 @@ def test_mistakes_are_explained_and_write_nothing(model, tmp_path, capsys, argum
     [
         ({"prior_mismatches": 0, "sanitised_mismatches_cpp": 3}, "does not equal the reference"),
         ({"top_missing": "iverilog"}, "install the package iverilog"),
+        ({"prior_mismatches": 0, "float_uniformity_failures": 2}, "are not uniform"),
     ],
 )
 def test_a_verification_that_failed_is_an_error(

@@ -122,9 +122,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         files.append(str(folder / "verification.json"))
         if not options.json:
             _show(verification)
-        wrong = {
-            name: value for name, value in verification.items() if "mismatches" in name and value
-        }
+        wrong, uneven = (
+            {name: value for name, value in verification.items() if kind in name and value}
+            for kind in ("mismatches", "uniformity_failures")
+        )
         missing = verification.get("prior_missing") or verification.get("top_missing")
         if missing:
             raise UserError(
@@ -135,6 +136,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             raise UserError(
                 f"what was written does not equal the reference: {wrong}. See {folder / 'verification.json'}; "
                 "do not use it, and please report this."
+            )
+        if uneven:
+            raise UserError(
+                f"draws from counted seeds are not uniform, for so many latents: {uneven}. See "
+                f"{folder / 'verification.json'}; do not use its seeds, give quantiles of your own instead, and please "
+                "report this."
             )
     return {"results": record | {"verification": verification}, "files": files}
 
