@@ -19,6 +19,8 @@ MISMATCHES = [
     "prior_mismatches",
     "image_mismatches",
     "sample_mismatches",
+    "stream_mismatches",
+    "quantile_mismatches",
     "sanitised_mismatches_c",
     "sanitised_mismatches_cpp",
 ]
@@ -57,7 +59,7 @@ def test_c_equals_the_reference(name, tmp_path):
     made = c.files(q, "small")
     assert made == c.files(q, "small")
     found = c.verify(written(tmp_path, made), q, name="small", samples=3_000, images=200)
-    assert [found[what] for what in MISMATCHES] == [0] * 5
+    assert [found[what] for what in MISMATCHES] == [0] * len(MISMATCHES)
     assert (found["prior_samples"], found["images"]) == (3_000, 200)
     # What was compared is neither constant nor all at the ends, and scaled in 32 bits where these suffice.
     drawn = q.sample(np.arange(99))
@@ -70,8 +72,10 @@ def test_a_model_and_its_float_twin(pictures, tmp_path):
     model, q = pictures
     written(tmp_path, c.files(q, model=model))
     found = c.verify(tmp_path, q, samples=1_000, images=50, model=model)
-    assert [found[what] for what in MISMATCHES] == [0] * 5
+    assert [found[what] for what in MISMATCHES] == [0] * len(MISMATCHES)
     assert found["float_difference"] < 1e-5
+    drawn = ("sample_mismatches", "stream_mismatches", "quantile_mismatches", "uniformity_failures")
+    assert [found[f"float_{what}"] for what in drawn] == [0] * 4
     assert 0 < found["microseconds_o3"] < 1e5
 
 
@@ -171,4 +175,4 @@ def test_a_hundred_thousand_samples_and_a_thousand_images(name, tmp_path):
     q = MODELS[name]()
     found = c.verify(written(tmp_path, c.files(q)), q)
     assert (found["prior_samples"], found["images"]) == (100_000, 1_000)
-    assert [found[what] for what in MISMATCHES] == [0] * 5
+    assert [found[what] for what in MISMATCHES] == [0] * len(MISMATCHES)

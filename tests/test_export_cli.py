@@ -1,7 +1,10 @@
 """`kaem export` as a user meets it: what is written, what is refused, and that nothing is left behind."""
 
+import errno
 import json
+import os
 import shutil
+import subprocess
 
 import jax
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import kaem
 from kaem.cli import main
 from kaem.export import quantise
+from kaem.serialisation import write_atomically
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +88,7 @@ def test_mistakes_are_explained_and_write_nothing(model, tmp_path, capsys, argum
     [
         ({"prior_mismatches": 0, "sanitised_mismatches_cpp": 3}, "does not equal the reference"),
         ({"top_missing": "iverilog"}, "install the package iverilog"),
+        ({"prior_mismatches": 0, "float_uniformity_failures": 2}, "are not uniform"),
     ],
 )
 def test_a_verification_that_failed_is_an_error(
@@ -116,3 +121,103 @@ def test_what_cannot_be_exported_is_refused(model, tmp_path, capsys):
         assert not (tmp_path / "out").exists()
     wave = str(tmp_path / "wavelets.safetensors")  # its prior is a table like any other
     assert main(["export", wave, "--to", "lut", "-o", str(tmp_path / "out")]) == 0
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("function", "call"), [("fsync", 3), ("rename", 2), ("rename", 6)])
+def test_an_export_is_all_or_nothing(model, tmp_path, capsys, monkeypatch, function, call):
+    command = ["export", str(model), "--to", "lut", "-o"]
+    out, new = tmp_path / "out", tmp_path / "deep" / "new"
+    assert main([*command, str(out)]) == 0
+    (out / "verification.json").write_text("{}")
+    (out / "notes.txt").write_text("mine")
+    before, real, calls = contents(out), getattr(os, function), []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, failing)
+        for folder in (out, new):
+            calls.clear()
+            code = main([*command, str(folder), "--entries", "256", "--name", "other"])
+            if len(calls) >= call:  # a new folder has fewer files to move
+                assert code == 2
+                said = capsys.readouterr().err
+                assert f"could not write {folder}: No space left on device" in said
+                assert "free some space" in said
+                assert not (tmp_path / "deep").exists()
+    assert contents(out) == before
+    assert main([*command, str(out), "--entries", "256", "--name", "other"]) == 0
+    names = {"other_tables.h", "other_tables.mem", "other_tables.npz", "export.json", "notes.txt"}
+    assert set(contents(out)) == names
+
+
+def test_a_folder_that_is_in_the_way_stays(model, tmp_path, capsys):
+    (tmp_path / "kaem_tables.mem").mkdir()
+    (tmp_path / "kaem_tables.mem" / "mine.txt").write_text("mine")
+    (tmp_path / "kaem_tables.h").write_text("mine too")
+    assert main(["export", str(model), "--to", "lut", "-o", str(tmp_path)]) == 2
+    assert "kaem_tables.mem is a folder" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"kaem_tables.mem", "kaem_tables.h"}
+    assert (tmp_path / "kaem_tables.mem" / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "kaem_tables.h").read_text() == "mine too"
+
+
+def test_a_full_disk_and_one_that_cannot_be_written(model, tmp_path, capsys):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(disk)]
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mounted, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs leave to mount a file system")
+    try:
+        command = ["export", str(model), "--to", "lut", "-o"]
+        assert main([*command, str(disk), "--entries", "64"]) == 0
+        before = contents(disk)
+        for folder in (disk, disk / "new" / "one"):
+            assert main([*command, str(folder), "--entries", "4096"]) == 2
+            assert "free some space" in capsys.readouterr().err
+            assert contents(disk) == before
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert main([*command, str(disk), "--entries", "128"]) == 2
+        said = capsys.readouterr().err
+        assert "Read-only file system" in said
+        assert "change its permissions" in said
+        assert "space" not in said
+        assert contents(disk) == before
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space or choose another place"),
+        (errno.EDQUOT, "free some space or choose another place"),
+        (errno.EROFS, "choose another place or change its permissions"),
+        (errno.EACCES, "choose another place or change its permissions"),
+        (errno.EPERM, "choose another place or change its permissions"),
+        (errno.EIO, "see to that or choose another place"),
+    ],
+)
+def test_advice_fits_what_kept_a_file_from_being_written(tmp_path, monkeypatch, number, advice):
+    def failing(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(kaem.UserError) as caught:
+        write_atomically(tmp_path / "file", b"new")
+    assert f"{os.strerror(number)}. Nothing that was there before is changed; {advice}," in str(
+        caught.value
+    )
+    assert ("space" in str(caught.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert list(tmp_path.iterdir()) == []

@@ -119,7 +119,7 @@ def test_every_kind_of_prior_equals_the_reference(name, tmp_path):
     q = random_kan(rng, random_tables(rng, **PRIORS[name]))
     sources = written(tmp_path, q, generator=False)
     assert synthesis.simulate(tmp_path, "model_prior_tb", ["model_prior.v"], {}).mismatches == 0
-    for seeded in (0, 1):
+    for seeded in (0, 1, 2):
         assert synthesis.simulate(tmp_path, "model_tb", sources, {"SEEDED": seeded}).mismatches == 0
 
 
@@ -140,7 +140,7 @@ def test_every_kind_of_generator_equals_the_reference(name, tmp_path):
     made = q.generate(np.random.default_rng(3).integers(0, 1 << 16, (50, len(q.tables.words))))
     assert len(np.unique(made)) > 30  # not all clipped
     sources = written(tmp_path, q)
-    for seeded in (0, 1):
+    for seeded in (0, 1, 2):
         assert synthesis.simulate(tmp_path, "model_tb", sources, {"SEEDED": seeded}).mismatches == 0
 
 
@@ -342,6 +342,19 @@ def test_an_exported_model_verifies(kind, tmp_path):
     assert found["images"] == 10
     assert found["image_mismatches"] == 0
     assert found["image_clocks"] > np.prod(q.data_shape)
+    assert (found["stream_samples"], found["stream_mismatches"]) == (10, 0)
+    assert found["uniformity_failures"] == 0
     assert found.get("lint_warnings", 0) == 0
     if "one_ice40_bram" in found:
         assert found["one_ice40_bram"] == 4
+
+
+@pytest.mark.slow
+def test_an_exported_prior_verifies_with_more_seeds_than_are_streamed(tmp_path):
+    needs("iverilog", "vvp")
+    rng = np.random.default_rng(1)
+    q = random_kan(rng, random_tables(rng, (3, 2)))
+    written(tmp_path, q, generator=False)
+    found = verilog.verify(tmp_path, q, samples=300)
+    assert (found["seeded_samples"], found["seeded_mismatches"]) == (300, 0)
+    assert (found["stream_samples"], found["stream_mismatches"]) == (256, 0)

@@ -4,7 +4,9 @@ The header describes a tree of known classes by name with their plain fields, so
 read without running anything it contains: no pickle, no import by name.
 """
 
+import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -86,11 +88,22 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"could not write {path}: {error.strerror or error}. Nothing that was there before "
-            "is changed; free some space or choose another place, and try again."
-        ) from error
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise not_written(path, error) from error
+
+
+def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
+    """What to say of a file or folder that is as it was before, because it could not be written."""
+    advice = "see to that or choose another place"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free some space or choose another place"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        advice = "choose another place or change its permissions"
+    return UserError(
+        f"could not write {path}: {error.strerror or error}. Nothing that was there before is "
+        f"changed; {advice}, and try again."
+    )
 
 
 def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -1,9 +1,14 @@
 """`kaem export RUN --to TARGET`: a model as tables, C, HLS, Verilog or ONNX."""
 
 import argparse
+import contextlib
+import errno
 import importlib
 import json
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +104,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         from ..export.quality import quality
 
         record |= {"settings": _settings(options), "quality": quality(model, quantised)}
-    stale = _stale(folder, made)
-    for name, content in made.items():
-        write_atomically(folder / name, content)
-    for path in stale:
-        path.unlink(missing_ok=True)
     record["files"] = list(made)
-    write_atomically(folder / "export.json", json.dumps(record, indent=1).encode())
-    files = [str(folder / name) for name in (*made, "export.json")]
+    stale = _stale(folder, made)
+    made["export.json"] = json.dumps(record, indent=1).encode()
+    _write_together(folder, made, stale)
+    files = [str(folder / name) for name in made]
     if not options.json:
         print(f"wrote {len(files)} files into {folder}")
         _show(record.get("quality", {}))
@@ -120,9 +122,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         files.append(str(folder / "verification.json"))
         if not options.json:
             _show(verification)
-        wrong = {
-            name: value for name, value in verification.items() if "mismatches" in name and value
-        }
+        wrong, uneven = (
+            {name: value for name, value in verification.items() if kind in name and value}
+            for kind in ("mismatches", "uniformity_failures")
+        )
         missing = verification.get("prior_missing") or verification.get("top_missing")
         if missing:
             raise UserError(
@@ -134,17 +137,66 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 f"what was written does not equal the reference: {wrong}. See {folder / 'verification.json'}; "
                 "do not use it, and please report this."
             )
+        if uneven:
+            raise UserError(
+                f"draws from counted seeds are not uniform, for so many latents: {uneven}. See "
+                f"{folder / 'verification.json'}; do not use its seeds, give quantiles of your own instead, and please "
+                "report this."
+            )
     return {"results": record | {"verification": verification}, "files": files}
 
 
-def _stale(folder: Path, made: dict[str, bytes]) -> list[Path]:
+def _write_together(folder: Path, made: dict[str, bytes], stale: list[str]) -> None:
+    """Write all files or none: into a folder inside, on the same file system, from which they are then moved.
+
+    What they replace, and what is stale, is moved away first, and back if anything fails.
+    """
+    from ..serialisation import not_written
+
+    parents = [part for part in (folder, *folder.parents) if not part.exists()]
+    moved: list[tuple[Path, Path]] = []
+    work = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".export.", dir=folder))
+        (work / "new").mkdir()
+        (work / "old").mkdir()
+        for name, content in made.items():
+            with open(work / "new" / name, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        before = [name for name in (*made, *stale) if os.path.lexists(folder / name)]
+        moves = [(folder / name, work / "old" / name) for name in before]
+        moves += [(work / "new" / name, folder / name) for name in made]
+        for source, place in moves:
+            if source.is_dir() and not source.is_symlink():
+                raise IsADirectoryError(errno.EISDIR, f"{source} is a folder")
+            os.rename(source, place)
+            moved.append((source, place))
+    except BaseException as error:
+        for source, place in reversed(moved):
+            os.rename(place, source)
+        if work != folder:
+            shutil.rmtree(work, ignore_errors=True)
+        for part in parents:
+            with contextlib.suppress(OSError):
+                part.rmdir()
+        if isinstance(error, OSError):
+            raise not_written(folder, error) from error
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _stale(folder: Path, made: dict[str, bytes]) -> list[str]:
     """What an earlier export left that this one does not write again."""
     try:
         kept = json.loads((folder / "export.json").read_text("utf8"))["files"]
         names = [name for name in kept if isinstance(name, str) and Path(name).name == name]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [folder / name for name in (*names, "verification.json") if name not in made]
+    stale = {*names, "verification.json"} - {*made, "export.json"}
+    return sorted(name for name in stale if (folder / name).is_file())
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from .c_bench import verify
 from .c_layers import largest_inputs, layer_text
 from .lut import look_up
 from .quantised import Quantised
+from .stream import STATE, source
 from .text import array, identifier, sizes, smallest
 
 __all__ = ["files", "verify"]
@@ -40,11 +41,15 @@ void ${name}_latents(const uint16_t u[${guard}_LATENTS], uint16_t words[${guard}
 /* Quantiles to data. */
 void ${name}_generate(const uint16_t u[${guard}_LATENTS], ${pixel} image[${guard}_SIZE]);
 
-/* The quantiles of a seed: Marsaglia's xorshift of 32 bits, upper halves. */
+/* A seed to quantiles, and to data: equal seeds give equal data, on every machine, and seeds may simply be counted. */
 void ${name}_quantiles(uint32_t seed, uint16_t u[${guard}_LATENTS]);
-
-/* A seed to data: equal seeds give equal data, on every machine. */
 void ${name}_sample(uint32_t seed, ${pixel} image[${guard}_SIZE]);
+
+/* A stream of samples, beginning with that of its seed: 2^64 - 1 quantiles before it repeats. */
+${state}
+void ${name}_stream_start(${name}_stream *stream, uint32_t seed);
+void ${name}_stream_quantiles(${name}_stream *stream, uint16_t u[${guard}_LATENTS]);
+void ${name}_stream_sample(${name}_stream *stream, ${pixel} image[${guard}_SIZE]);
 
 #ifdef __cplusplus
 }
@@ -104,22 +109,32 @@ ${buffers}
     ${name}_coordinates(words, x_0);
 ${calls}}
 
+${stream}
+void ${name}_stream_quantiles(${name}_stream *stream, uint16_t u[${guard}_LATENTS])
+{
+    for (int i = 0; i < ${guard}_LATENTS; i++)
+        u[i] = (uint16_t)(${name}_draw(stream) >> 16);
+}
+
+void ${name}_stream_sample(${name}_stream *stream, ${pixel} image[${guard}_SIZE])
+{
+    uint16_t u[${guard}_LATENTS];
+    ${name}_stream_quantiles(stream, u);
+    ${name}_generate(u, image);
+}
+
 void ${name}_quantiles(uint32_t seed, uint16_t u[${guard}_LATENTS])
 {
-    uint32_t state = seed == 0 ? 0x9E3779B9u : seed;
-    for (int i = 0; i < ${guard}_LATENTS; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        u[i] = (uint16_t)(state >> 16);
-    }
+    ${name}_stream stream;
+    ${name}_stream_start(&stream, seed);
+    ${name}_stream_quantiles(&stream, u);
 }
 
 void ${name}_sample(uint32_t seed, ${pixel} image[${guard}_SIZE])
 {
-    uint16_t u[${guard}_LATENTS];
-    ${name}_quantiles(seed, u);
-    ${name}_generate(u, image);
+    ${name}_stream stream;
+    ${name}_stream_start(&stream, seed);
+    ${name}_stream_sample(&stream, image);
 }
 """)
 
@@ -169,7 +184,7 @@ def files(q: Quantised, name: str = "kaem", model: Any = None) -> dict[str, byte
     """`NAME.h`, `NAME.c` and `NAME_example.c`; with the model, its float twin `NAME_float.h` and `NAME_float.c` too."""
     identifier(name)
     made = {
-        f"{name}.h": _HEADER.substitute(sizes(q, name)),
+        f"{name}.h": _HEADER.substitute(sizes(q, name), state=STATE.substitute(prefix=name)),
         f"{name}.c": _source(q, name),
         f"{name}_example.c": _example(q, name),
     }
@@ -202,6 +217,7 @@ def _source(q: Quantised, name: str) -> str:
         sum_half=1 << (q.sum.shift - 1),
         sum_shift=q.sum.shift,
         layers=layers,
+        stream=source(name),
         helpers="".join(
             text.substitute(name=name)
             for function, text in _HELPERS.items()

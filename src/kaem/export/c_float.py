@@ -9,6 +9,7 @@ import math
 import tempfile
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,10 @@ from ..model import AbstractModel
 from . import tools
 from .c_float_layers import cnn_text, kan_text
 from .quantised import exportable
+from .stream import MOST_STREAMED, STATE, compared, quantiles, source
 from .text import array
+
+_BITS = 23  # of a draw: with half of the last one added, a float32 still has them all
 
 _HEADER = Template("""\
 /* ${name}_float.h: a Kolmogorov-Arnold energy model in floating point; needs math.h.
@@ -47,8 +51,15 @@ void ${name}_float_latents(const float u[${guard}_FLOAT_LATENTS], float z[${guar
 /* Quantiles to data. */
 void ${name}_float_generate(const float u[${guard}_FLOAT_LATENTS], float image[${guard}_FLOAT_SIZE]);
 
-/* A seed to data: the upper 24 bits of Marsaglia's xorshift of 32 bits. */
+/* A seed to quantiles, never 0 or 1, and to data: the draws of ${name}.h with 23 bits of each. */
+void ${name}_float_quantiles(uint32_t seed, float u[${guard}_FLOAT_LATENTS]);
 void ${name}_float_sample(uint32_t seed, float image[${guard}_FLOAT_SIZE]);
+
+/* A stream of samples, beginning with that of its seed: 2^64 - 1 quantiles before it repeats. */
+${state}
+void ${name}_float_stream_start(${name}_float_stream *stream, uint32_t seed);
+void ${name}_float_stream_quantiles(${name}_float_stream *stream, float u[${guard}_FLOAT_LATENTS]);
+void ${name}_float_stream_sample(${name}_float_stream *stream, float image[${guard}_FLOAT_SIZE]);
 
 #ifdef __cplusplus
 }
@@ -106,17 +117,32 @@ ${buffers}
     }
 ${calls}}
 
-void ${name}_float_sample(uint32_t seed, float image[${guard}_FLOAT_SIZE])
+${stream}
+void ${name}_float_stream_quantiles(${name}_float_stream *stream, float u[${guard}_FLOAT_LATENTS])
+{
+    for (int i = 0; i < ${guard}_FLOAT_LATENTS; i++) /* exact in 24 bits */
+        u[i] = ((float)(${name}_float_draw(stream) >> 9) + 0.5f) / 8388608.0f;
+}
+
+void ${name}_float_stream_sample(${name}_float_stream *stream, float image[${guard}_FLOAT_SIZE])
 {
     float u[${guard}_FLOAT_LATENTS];
-    uint32_t state = seed == 0 ? 0x9E3779B9u : seed;
-    for (int i = 0; i < ${guard}_FLOAT_LATENTS; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        u[i] = (float)(state >> 8) / 16777216.0f;
-    }
+    ${name}_float_stream_quantiles(stream, u);
     ${name}_float_generate(u, image);
+}
+
+void ${name}_float_quantiles(uint32_t seed, float u[${guard}_FLOAT_LATENTS])
+{
+    ${name}_float_stream stream;
+    ${name}_float_stream_start(&stream, seed);
+    ${name}_float_stream_quantiles(&stream, u);
+}
+
+void ${name}_float_sample(uint32_t seed, float image[${guard}_FLOAT_SIZE])
+{
+    ${name}_float_stream stream;
+    ${name}_float_stream_start(&stream, seed);
+    ${name}_float_stream_sample(&stream, image);
 }
 """)
 
@@ -127,16 +153,40 @@ _SIGMOID = Template("""\
 
 _BENCH = Template("""\
 #include <stdio.h>
+#include <string.h>
 
 #include "${name}_float.h"
 
-int main(void)
+int main(int arguments, char **argument)
 {
     float u[${guard}_FLOAT_LATENTS];
     static float image[${guard}_FLOAT_SIZE];
-    while (fread(u, sizeof u, 1, stdin) == 1) {
-        ${name}_float_generate(u, image);
-        fwrite(image, sizeof image, 1, stdout);
+    uint32_t seed = 1;
+    ${name}_float_stream stream;
+
+    ${name}_float_stream_start(&stream, seed);
+    if (arguments != 2)
+        return 1;
+    if (strcmp(argument[1], "images") == 0) {
+        while (fread(u, sizeof u, 1, stdin) == 1) {
+            ${name}_float_generate(u, image);
+            fwrite(image, sizeof image, 1, stdout);
+        }
+    } else if (strcmp(argument[1], "samples") == 0) {
+        while (fread(&seed, sizeof seed, 1, stdin) == 1) {
+            ${name}_float_sample(seed, image);
+            fwrite(image, sizeof image, 1, stdout);
+        }
+    } else if (strcmp(argument[1], "quantiles") == 0) {
+        while (fread(&seed, sizeof seed, 1, stdin) == 1) {
+            ${name}_float_quantiles(seed, u);
+            fwrite(u, sizeof u, 1, stdout);
+        }
+    } else { /* a stream of the seed 1, as many samples as there are numbers */
+        while (fread(&seed, sizeof seed, 1, stdin) == 1) {
+            ${name}_float_stream_sample(&stream, image);
+            fwrite(image, sizeof image, 1, stdout);
+        }
     }
     return 0;
 }
@@ -166,7 +216,7 @@ def files(model: AbstractModel, name: str) -> dict[str, str]:
         "size": math.prod(kaem.data_shape),
         "shape": " x ".join(str(size) for size in kaem.data_shape),
     }
-    source = _SOURCE.substitute(
+    text = _SOURCE.substitute(
         common,
         cells=table.cells,
         tables="".join(
@@ -174,6 +224,7 @@ def files(model: AbstractModel, name: str) -> dict[str, str]:
             for field, values in flat.items()
         ),
         layers=layers,
+        stream=source(f"{name}_float"),
         Q=coordinates,
         P=latents // coordinates,
         buffers="".join(
@@ -181,7 +232,8 @@ def files(model: AbstractModel, name: str) -> dict[str, str]:
         ),
         calls=calls + (_SIGMOID.substitute(common) if generator.output == "sigmoid" else ""),
     )
-    return {f"{name}_float.h": _HEADER.substitute(common), f"{name}_float.c": source}
+    header = _HEADER.substitute(common, state=STATE.substitute(prefix=f"{name}_float"))
+    return {f"{name}_float.h": header, f"{name}_float.c": text}
 
 
 def largest_difference(folder: Path, model: AbstractModel, name: str, images: int) -> float:
@@ -189,22 +241,59 @@ def largest_difference(folder: Path, model: AbstractModel, name: str, images: in
 
     All `images` are made by C99, and the first twenty again by C++ with sanitisers; both compile without a warning.
     """
-    kaem, place = exportable(model), str(folder.resolve())
+    kaem = exportable(model)
     u = np.random.default_rng(0).random((images, math.prod(kaem.prior.shape)), np.float32)
     expected = np.asarray(kaem.generate(jnp.asarray(u.reshape(images, *kaem.prior.shape))))
-    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", place]
     sanitised = ["-std=c++11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     largest = 0.0
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        (work / "bench.c").write_text(_BENCH.substitute(name=name, guard=name.upper()))
         for program, options, few in (
             ("gcc", ["-std=c99", "-O2"], images),
             ("g++", sanitised, min(images, 20)),
         ):
-            sources = ["bench.c", f"{place}/{name}_float.c", "-o", program, "-lm"]
-            tools.run([tools.find(program, program), *options, *strict, *sources], work)
-            made = np.frombuffer(tools.run([f"./{program}"], work, u[:few].tobytes()), np.float32)
+            _build(folder, work, name, program, options)
+            made = _printed(work, program, "images", u[:few])
             apart = np.abs(made.reshape(expected[:few].shape) - expected[:few])
             largest = max(largest, float(apart.max()))
     return largest
+
+
+def compared_draws(folder: Path, model: AbstractModel, name: str, images: int) -> dict[str, Any]:
+    """Compare draws from seeds and from a stream with the reference, and test that they are uniform."""
+    latents, images = math.prod(exportable(model).prior.shape), min(images, MOST_STREAMED)
+    seeds = np.arange(images, dtype="<u4")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        _build(folder, work, name, "gcc", ["-std=c99", "-O2"])
+
+        def draw(seeds: np.ndarray) -> np.ndarray:
+            u = _printed(work, "gcc", "quantiles", seeds.astype("<u4"))
+            return u.astype(np.float64) * (1 << _BITS) - 0.5
+
+        def differing(what: str, drawn: np.ndarray) -> int:
+            u = ((drawn + 0.5) / (1 << _BITS)).astype(np.float32)
+            expected = _printed(work, "gcc", "images", u)
+            return int(np.sum(_printed(work, "gcc", what, seeds) != expected))
+
+        found = {
+            "sample_mismatches": differing("samples", quantiles(seeds, latents, _BITS)),
+            "stream_mismatches": differing(
+                "stream", quantiles(np.array([1]), images * latents, _BITS)
+            ),
+            **compared(draw, latents, _BITS),
+        }
+    return {f"float_{what}": value for what, value in found.items()}
+
+
+def _build(folder: Path, work: Path, name: str, program: str, options: list[str]) -> None:
+    """Compile the test bench, without a warning, into a program of the compiler's name."""
+    place = str(folder.resolve())
+    (work / "bench.c").write_text(_BENCH.substitute(name=name, guard=name.upper()))
+    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", place]
+    sources = ["bench.c", f"{place}/{name}_float.c", "-o", program, "-lm"]
+    tools.run([tools.find(program, program), *options, *strict, *sources], work)
+
+
+def _printed(work: Path, program: str, what: str, given: np.ndarray) -> np.ndarray:
+    return np.frombuffer(tools.run([f"./{program}", what], work, given.tobytes()), np.float32)

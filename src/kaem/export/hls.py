@@ -12,12 +12,13 @@ from .hls_bench import TEST_BENCH, golden, verify
 from .hls_layers import layers_text
 from .lut import look_up
 from .quantised import Quantised
+from .stream import STATE, source
 from .text import array, identifier, sizes
 
 __all__ = ["PART", "files", "verify"]
 
 PART = "xc7a35tcpg236-1"  # Artix-7, on small boards
-_GOLDEN = (200, 4)  # prior samples and images in the file that is exported
+_GOLDEN = (200, 4, 200)  # prior samples, images and draws in the file that is exported
 
 _STREAM = """\
 /* hls_shim.h: hls::stream where Vitis HLS is not installed, for simulation. */
@@ -73,10 +74,12 @@ private:
 _HEADER = Template("""\
 /* ${name}_hls.h: a Kolmogorov-Arnold energy model for high-level synthesis; ${bytes} bytes of tables and weights.
  *
- * ${name}_prior  ${latents} quantiles of 16 bits in, as many words of latents out.
- * ${name}_top    ${latents} quantiles in, ${size} ${unit} out, of shape ${shape}; processes run concurrently.
+ * ${name}_prior      ${latents} quantiles of 16 bits in, as many words of latents out.
+ * ${name}_top        ${latents} quantiles in, ${size} ${unit} out, of shape ${shape}; processes run concurrently.
+ * ${name}_quantiles  ${latents} quantiles out: with start, those of a seed; without, the next of its stream, of which
+ *                    2^64 - 1 come before it repeats. Seeds may simply be counted.
  *
- * Both take one sample for each call, through AXI streams. Tables and weights, ${kilobits} Kbit, must fit into the part.
+ * All take one sample for each call, through AXI streams. Tables and weights, ${kilobits} Kbit, must fit into the part.
  */
 #ifndef ${guard}_HLS_H
 #define ${guard}_HLS_H
@@ -90,6 +93,7 @@ _HEADER = Template("""\
 ${range}
 void ${name}_prior(hls::stream<uint16_t> &quantiles, hls::stream<uint16_t> &words);
 void ${name}_top(hls::stream<uint16_t> &quantiles, hls::stream<${pixel}> &image);
+void ${name}_quantiles(bool start, uint32_t seed, hls::stream<uint16_t> &quantiles);
 
 #endif
 """)
@@ -153,6 +157,23 @@ ${streams}
     ${name}_words_of(quantiles, words);
     ${name}_coordinates(words, x_0);
 ${calls}}
+
+${state}
+${stream}
+void ${name}_quantiles(bool start, uint32_t seed, hls::stream<uint16_t> &quantiles)
+{
+#pragma HLS INTERFACE s_axilite port=start
+#pragma HLS INTERFACE s_axilite port=seed
+#pragma HLS INTERFACE axis port=quantiles
+#pragma HLS INTERFACE s_axilite port=return
+    static ${name}_stream stream = {0, 1}; /* before the first start; zero would stay zero */
+    if (start)
+        ${name}_stream_start(&stream, seed);
+    for (int i = 0; i < ${guard}_LATENTS; i++) {
+#pragma HLS PIPELINE II=1
+        quantiles.write((uint16_t)(${name}_draw(&stream) >> 16));
+    }
+}
 """)
 
 _OUTPUT = Template("""\
@@ -225,4 +246,6 @@ def _source(q: Quantised, name: str) -> str:
         output=output,
         streams=streams,
         calls=calls,
+        state=STATE.substitute(prefix=name),
+        stream=source(name, "static "),
     )

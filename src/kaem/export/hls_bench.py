@@ -10,13 +10,15 @@ import numpy as np
 
 from . import tools
 from .quantised import Quantised
+from .stream import MOST_STREAMED, compared, mixed_seeds, quantiles
 from .tables import U_BITS
 
 TEST_BENCH = Template("""\
 /* ${name}_tb.cpp: compares the design with golden vectors; ends with 1 if a value differs, with 2 without vectors.
  *
- * The file (the first argument, or ${name}_golden.txt) has the numbers of samples and of images; for each sample
- * its quantiles and words; for each image its quantiles and data.
+ * The file (the first argument, or ${name}_golden.txt) has the numbers of samples, of images and of draws; for each sample
+ * its quantiles and words; for each image its quantiles and data; for each draw whether it starts a stream, both halves of
+ * its seed, and its quantiles.
  */
 #include <cstdio>
 
@@ -27,60 +29,102 @@ static bool number(FILE *file, long &value)
     return std::fscanf(file, "%ld", &value) == 1;
 }
 
-/* Feeds one line of quantiles to a design, and counts what differs from the line; -1 if the file ends. */
-template <typename T, typename Design> static long differing(FILE *file, Design design, int outputs)
+/* Draws as a design with three inputs. */
+static void draw(hls::stream<uint16_t> &given, hls::stream<uint16_t> &made)
 {
-    hls::stream<uint16_t> quantiles("quantiles");
+    const bool start = given.read() != 0;
+    const uint32_t upper = given.read(), lower = given.read();
+    ${name}_quantiles(start, upper << 16 | lower, made);
+}
+
+/* Feeds the inputs of one line to a design, and counts what differs from the line; -1 if the file ends. */
+template <typename T, typename Design> static long differing(FILE *file, Design design, int inputs, int outputs)
+{
+    hls::stream<uint16_t> given("given");
     hls::stream<T> made("made");
     long value = 0, different = 0;
-    for (int i = 0; i < ${guard}_LATENTS; i++) {
+    for (int i = 0; i < inputs; i++) {
         if (!number(file, value))
             return -1;
-        quantiles.write((uint16_t)value);
+        given.write((uint16_t)value);
     }
-    design(quantiles, made);
+    design(given, made);
     for (int i = 0; i < outputs; i++) {
         if (!number(file, value))
             return -1;
         different += made.read() != value;
     }
-    return made.empty() && quantiles.empty() ? different : different + 1;
+    return made.empty() && given.empty() ? different : different + 1;
 }
 
 int main(int arguments, char **argument)
 {
     FILE *file = std::fopen(arguments > 1 ? argument[1] : "${name}_golden.txt", "r");
-    long samples = 0, images = 0, prior = 0, whole = 0;
-    if (file == NULL || !number(file, samples) || !number(file, images)) {
+    long samples = 0, images = 0, draws = 0, prior = 0, whole = 0, drawn = 0;
+    if (file == NULL || !number(file, samples) || !number(file, images) || !number(file, draws)) {
         std::printf("no golden vectors\\n");
         return 2;
     }
-    for (long n = 0; n < samples + images; n++) {
-        const long different = n < samples
-            ? differing<uint16_t>(file, ${name}_prior, ${guard}_LATENTS)
-            : differing<${pixel}>(file, ${name}_top, ${guard}_SIZE);
+    for (long n = 0; n < samples + images + draws; n++) {
+        const long different = n < samples ? differing<uint16_t>(file, ${name}_prior, ${guard}_LATENTS, ${guard}_LATENTS)
+            : n < samples + images         ? differing<${pixel}>(file, ${name}_top, ${guard}_LATENTS, ${guard}_SIZE)
+                                           : differing<uint16_t>(file, draw, 3, ${guard}_LATENTS);
         if (different < 0) {
             std::printf("the golden vectors end early\\n");
             std::fclose(file);
             return 2;
         }
-        (n < samples ? prior : whole) += different;
+        (n < samples ? prior : n < samples + images ? whole : drawn) += different;
     }
     std::fclose(file);
-    std::printf("prior samples %ld, mismatches %ld; images %ld, mismatches %ld\\n", samples, prior, images, whole);
-    return prior + whole == 0 ? 0 : 1;
+    std::printf("prior samples %ld, mismatches %ld; images %ld, mismatches %ld; ", samples, prior, images, whole);
+    std::printf("draws %ld, mismatches %ld\\n", draws, drawn);
+    return prior + whole + drawn == 0 ? 0 : 1;
 }
 """)
 
 
-def golden(q: Quantised, samples: int, images: int) -> str:
-    """Vectors for the test bench: quantiles and words, then quantiles and data, a line for each."""
-    u = np.random.default_rng(0).integers(
-        0, 1 << U_BITS, (max(samples, images), len(q.tables.words))
-    )
+_DRAWS = Template("""\
+#include <cstdio>
+
+#include "${name}_hls.h"
+
+int main()
+{
+    uint32_t seed;
+    while (std::fread(&seed, sizeof seed, 1, stdin) == 1) {
+        hls::stream<uint16_t> made("made");
+        ${name}_quantiles(true, seed, made);
+        while (!made.empty()) {
+            const uint16_t u = made.read();
+            std::fwrite(&u, sizeof u, 1, stdout);
+        }
+    }
+    return 0;
+}
+""")
+
+
+def golden(q: Quantised, samples: int, images: int, draws: int) -> str:
+    """Vectors for the test bench, a line each: quantiles and words, quantiles and data, draws.
+
+    The first half of the draws are of counted and random seeds, the others the stream of the last of these.
+    """
+    rng, latents = np.random.default_rng(0), len(q.tables.words)
+    u = rng.integers(0, 1 << U_BITS, (max(samples, images), latents))
     words, made = q.tables.look_up(u[:samples]), q.generate(u[:images]).reshape(images, -1)
-    rows = [*np.hstack([u[:samples], words]).tolist(), *np.hstack([u[:images], made]).tolist()]
-    return "\n".join([f"{samples} {images}", *(" ".join(map(str, row)) for row in rows)]) + "\n"
+    seeds = mixed_seeds((draws + 1) // 2)
+    going_on = draws - len(seeds)
+    starts = np.stack([np.ones_like(seeds), seeds >> 16, seeds & 0xFFFF], axis=1)
+    stream = quantiles(seeds[-1:], (going_on + 1) * latents).reshape(-1, latents)[1:]
+    rows = [
+        np.hstack([u[:samples], words]),
+        np.hstack([u[:images], made]),
+        np.hstack([starts, quantiles(seeds, latents)]),
+        np.hstack([np.zeros((going_on, 3), np.int64), stream]),
+    ]
+    lines = [" ".join(map(str, row)) for part in rows for row in part.tolist()]
+    return "\n".join([f"{samples} {images} {draws}", *lines]) + "\n"
 
 
 def verify(
@@ -90,8 +134,9 @@ def verify(
     name: str = "kaem",
     samples: int = 100_000,
     images: int = 1_000,
+    draws: int = 2 * MOST_STREAMED,
 ) -> dict[str, Any]:
-    """Compile the test bench with g++, and run it on golden vectors."""
+    """Compile the test bench with g++, run it on golden vectors, and test that draws of seeds are uniform."""
     gxx, place = tools.find("g++", "g++"), folder.resolve()
     strict = [
         "-std=c++11",
@@ -102,17 +147,30 @@ def verify(
         "-pedantic",
         "-Wno-unknown-pragmas",
     ]
-    sources = [str(place / f"{name}_hls.cpp"), str(place / f"{name}_tb.cpp")]
+    design = [str(place / f"{name}_hls.cpp"), "-I", str(place)]
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        (work / "golden.txt").write_text(golden(q, samples, images))
-        tools.run([gxx, *strict, "-I", str(place), *sources, "-o", "bench"], work)
+        (work / "golden.txt").write_text(golden(q, samples, images, draws))
+        (work / "draws.cpp").write_text(_DRAWS.substitute(name=name))
+        tools.run([gxx, *strict, *design, str(place / f"{name}_tb.cpp"), "-o", "bench"], work)
+        tools.run([gxx, *strict, *design, "draws.cpp", "-o", "draws"], work)
         said = tools.run(["./bench", "golden.txt"], work, codes=(0, 1)).decode()
-    done, prior, made, whole = (int(number) for number in re.findall(r"\d+", said))
+
+        def draw(seeds: np.ndarray) -> np.ndarray:
+            printed = tools.run(["./draws"], work, seeds.astype("<u4").tobytes())
+            return np.frombuffer(printed, "<u2")
+
+        uniformity = compared(draw, len(q.tables.words))
+    done, prior, made, whole, drawn, different = (
+        int(number) for number in re.findall(r"\d+", said)
+    )
     return {
         "tool": tools.version(gxx),
         "prior_samples": done,
         "prior_mismatches": prior,
         "images": made,
         "image_mismatches": whole,
+        "draws": drawn,
+        "draw_mismatches": different,
+        **uniformity,
     }

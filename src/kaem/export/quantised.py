@@ -21,6 +21,7 @@ from ..generators import CNN, KAN
 from ..interpret.influence import readable
 from ..model import KAEM, AbstractModel
 from .layers import COORDINATE_BITS, Dense, Kolmogorov, Layer, Scaling, Sum, Upsample
+from .stream import quantiles
 from .tables import U_BITS, Addressing, Tables, quantise_prior
 
 OUTPUT_BITS = 12  # of the argument of the output's sigmoid
@@ -63,6 +64,10 @@ class Quantised:
         """An image for each seed, through `quantiles`."""
         return self.generate(quantiles(seeds, len(self.tables.words)))
 
+    def stream(self, seed: int, samples: int) -> Int[np.ndarray, "n ..."]:
+        """Successive images of one stream, of which the first is that of its seed."""
+        return self.generate(quantiles(np.array([seed]), samples * len(self.tables.words)))
+
     def data(self, made: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """What integers of the output stand for."""
         if self.sigmoid is not None:
@@ -77,22 +82,6 @@ class Quantised:
             "prior": self.tables.bytes,
             "generator": table + sum(layer.bytes for layer in self.layers),
         }
-
-
-def quantiles(seeds: Int[np.ndarray, " n"], latents: int) -> Int[np.ndarray, "n L"]:
-    """The 16 bits of each latent that a seed gives: Marsaglia's (2003) xorshift, upper halves.
-
-    A seed is 32 bits; zero, which would stay zero, counts as 0x9E3779B9.
-    """
-    state = np.asarray(seeds, np.uint64) & 0xFFFFFFFF
-    state = np.where(state == 0, 0x9E3779B9, state).astype(np.uint64)
-    made = np.empty((len(state), latents), np.int64)
-    for i in range(latents):
-        state ^= (state << np.uint64(13)) & np.uint64(0xFFFFFFFF)
-        state ^= state >> np.uint64(17)
-        state ^= (state << np.uint64(5)) & np.uint64(0xFFFFFFFF)
-        made[:, i] = state >> np.uint64(32 - U_BITS)
-    return made
 
 
 def exportable(model: AbstractModel) -> KAEM:

@@ -104,12 +104,15 @@ def sizes(netlist: Path, top: str) -> dict[str, int]:
 
 
 def synthesise(folder: Path, top: str, sources: list[str], family: str) -> Path:
-    """The netlist that yosys makes of a module."""
+    """The netlist that yosys makes of a module.
+
+    Modules are deferred until their parameters are known: the memory that one names by default is no file.
+    """
     program = find("yosys", "yosys")
     netlist = folder / f"{top}_{family}.json"
     script = "; ".join(
         [
-            f"read_verilog {' '.join(sources)}",
+            f"read_verilog -defer {' '.join(sources)}",
             FAMILIES[family].format(top=top),
             f"write_json {netlist.name}",
         ]

@@ -1,7 +1,7 @@
 """A model in Verilog: the prior at one word per clock, an optional generator, a top level and self-checking test benches.
 
 NAME_prior takes quantiles and gives words; NAME_generator takes words and gives an image; NAME_top puts them behind one
-another and can draw quantiles itself, from seeds, as `quantised.quantiles` does. All are bit for bit
+another and can draw quantiles itself, from seeds, as `stream.quantiles` does. All are bit for bit
 `Quantised.generate`. The test benches compare with golden vectors, pausing at random on both sides.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UserError
 from . import synthesis
 from .quantised import Quantised
+from .stream import MOST_STREAMED, ROUNDS, SECOND, compared, quantiles
 from .tools import MissingTool, find, version
 from .verilog_bench import golden_files, prior_bench, top_bench
 from .verilog_generator import generator_files, rom_bits, stages
@@ -25,10 +26,13 @@ _MOST_ROM_BITS = 1 << 20  # of a generator that is synthesised: yosys is slow wi
 _GOLDEN = (256, 2)  # samples and images that come with the files
 
 _QUANTILES = """
-// @name@_quantiles: the @latents@ quantiles of a 32-bit seed, by Marsaglia's xorshift32, upper halves.
+// @name@_quantiles: the @latents@ quantiles of a 32-bit seed, mixed by @rounds@ rounds of Speck64, one each clock, and
+// drawn by xoroshiro64+, one each clock. With stream = 1 at the end of a sample, the next goes on from there, without
+// another seed: 2^64 - 1 quantiles before they repeat.
 module @name@_quantiles (
     input  wire        clk,
     input  wire        rst,
+    input  wire        stream,
     input  wire [31:0] s_tdata,
     input  wire        s_tvalid,
     output wire        s_tready,
@@ -36,45 +40,58 @@ module @name@_quantiles (
     output wire        m_tvalid,
     input  wire        m_tready
 );
-    reg [31:0] state;
-    reg [@latent_top@:0] left;  // quantiles of this seed that come after the next one
-    reg busy;
+    reg [31:0] a, b;
+    reg [@round_top@:0] round;
+    reg [@latent_top@:0] left;  // quantiles of this sample that come after the next one
+    reg mixing, busy;
 
-    // Zero would stay zero.
-    wire [31:0] start = (s_tdata == 32'd0) ? 32'h9E3779B9 : s_tdata;
-    wire [31:0] first = state ^ {state[18:0], 13'd0};
-    wire [31:0] second = first ^ {17'd0, first[31:17]};
-    wire [31:0] next = second ^ {second[26:0], 5'd0};
-    assign m_tdata = next[31:16];
+    wire [31:0] mixed = ({a[7:0], a[31:8]} + b) ^ {@round_zeros@'d0, round};
+    wire [31:0] both = a ^ b;
+    wire [31:0] drawn = a + b;
+    wire last = left == @latent_bits@'d0;
+    assign m_tdata = drawn[31:16];
     assign m_tvalid = busy;
-    assign s_tready = !busy;
+    assign s_tready = !mixing && !busy;
 
     always @(posedge clk) begin
-        if (s_tready && s_tvalid) begin
-            state <= start;
+        if (s_tready) begin
+            a <= s_tdata;
+            b <= 32'h@second@;
+            round <= @round_bits@'d0;
             left <= @latent_bits@'d@last_latent@;
-        end else if (m_tvalid && m_tready) begin
-            state <= next;
-            left <= left - @latent_bits@'d1;
+        end else if (mixing) begin
+            a <= mixed;
+            b <= {b[28:0], b[31:29]} ^ mixed;
+            round <= round + @round_bits@'d1;
+        end else if (m_tready) begin
+            a <= {a[5:0], a[31:6]} ^ both ^ {both[22:0], 9'd0};
+            b <= {both[18:0], both[31:19]};
+            left <= last ? @latent_bits@'d@last_latent@ : left - @latent_bits@'d1;
         end
-        if (rst) busy <= 1'b0;
-        else if (s_tready) busy <= s_tvalid;
-        else if (m_tready && left == @latent_bits@'d0) busy <= 1'b0;
+        if (rst) {mixing, busy} <= 2'b00;
+        else if (s_tready) mixing <= s_tvalid;
+        else if (mixing) {mixing, busy} <= (round == @round_bits@'d@last_round@) ? 2'b01 : 2'b10;
+        else if (m_tready && last && !stream) busy <= 1'b0;
     end
+
+    // The lower half only carries.
+    wire unused = &{1'b0, drawn[15:0]};
 endmodule
 """
 
 _TOP = """\
 // @name@_top: @what@.
 //
-// With seeded = 1, each 32-bit seed of the AXI stream seed_* makes one sample: Marsaglia's xorshift32 draws its
-// @latents@ quantiles. With seeded = 0, the quantiles come from the AXI stream u_*, @latents@ for each sample.
+// With seeded = 1, each 32-bit seed of the AXI stream seed_* makes one sample: @name@_quantiles draws its @latents@
+// quantiles. With stream = 1 as well, one seed makes samples without end, until stream = 0 ends them with the sample
+// that is being drawn. With seeded = 0, the quantiles come from the AXI stream u_*, @latents@ for each sample.
 // Change seeded only while nothing is on its way.
 // Out: AXI stream of @out@-bit @codes@, @outputs@ for each sample; tlast marks the last.
 module @name@_top (
     input  wire        clk,
     input  wire        rst,
     input  wire        seeded,
+    input  wire        stream,
     input  wire [31:0] seed_tdata,
     input  wire        seed_tvalid,
     output wire        seed_tready,
@@ -93,7 +110,8 @@ module @name@_top (
     assign seed_tready = seeded && quantiles_tready;
 
     @name@_quantiles quantiles (
-        .clk(clk), .rst(rst), .s_tdata(seed_tdata), .s_tvalid(seed_tvalid && seeded), .s_tready(quantiles_tready),
+        .clk(clk), .rst(rst), .stream(stream),
+        .s_tdata(seed_tdata), .s_tvalid(seed_tvalid && seeded), .s_tready(quantiles_tready),
         .m_tdata(drawn_tdata), .m_tvalid(drawn_tvalid), .m_tready(seeded && prior_tready));
 @body@
 endmodule
@@ -129,10 +147,20 @@ def files(q: Quantised, name: str = "kaem", *, generator: bool = True) -> dict[s
         made.update(generator_files(q, name))
         out, outputs = stages(q)[-1].given, int(np.prod(q.data_shape))
     body = filled(_BOTH if generator else _PRIOR_ONLY, name=name, word_top=word - 1)
-    bits = index_bits(latents)
-    counter = {"latents": latents, "latent_bits": bits, "latent_top": bits - 1}
+    bits, round_bits = index_bits(latents), index_bits(ROUNDS)
     made[f"{name}_quantiles.v"] = module_source(
-        _QUANTILES, name, last_latent=latents - 1, **counter
+        _QUANTILES,
+        name,
+        latents=latents,
+        latent_bits=bits,
+        latent_top=bits - 1,
+        last_latent=latents - 1,
+        rounds=ROUNDS,
+        round_bits=round_bits,
+        round_top=round_bits - 1,
+        round_zeros=32 - round_bits,
+        last_round=ROUNDS - 1,
+        second=f"{SECOND:X}",
     )
     made[f"{name}_top.v"] = module_source(
         _TOP,
@@ -197,6 +225,10 @@ def verify(
                 ("clock", lambda: _clock(work, f"{one}_prior")),
             ]
         )
+        # Simulated draws are compared with the reference; that these are uniform is tested on more of them.
+        latents = len(q.tables.words)
+        uniformity = compared(lambda seeds: quantiles(seeds, latents), latents)
+        found |= {what: uniformity[what] for what in uniformity if what.startswith("uniformity")}
         if generator:
             found["generator_rom_bits"] = rom_bits(q)
             found |= synthesis.sections([("synthesis", lambda: _generator(work, name, sources, q))])
@@ -221,20 +253,16 @@ def _prior(work: Path, name: str, samples: int) -> dict[str, Any]:
 
 
 def _top(work: Path, name: str, sources: list[str], count: int, generator: bool) -> dict[str, Any]:
-    """The whole design from seeds."""
+    """The whole design from seeds, and as a stream."""
     tool, found = _simulated(work, f"{name}_tb", sources, {"SAMPLES": count, "SEEDED": 1})
-    if not generator:
-        return {
-            "seeded_tool": tool,
-            "seeded_samples": count,
-            "seeded_mismatches": found.mismatches,
-        }
-    return {
-        "image_tool": tool,
-        "images": count,
-        "image_mismatches": found.mismatches,
-        "image_clocks": found.clocks // count,
-    }
+    going_on = min(count, MOST_STREAMED)
+    _, stream = _simulated(work, f"{name}_tb", sources, {"SAMPLES": going_on, "SEEDED": 2})
+    if generator:
+        kind = {"image_tool": tool, "images": count, "image_mismatches": found.mismatches}
+        kind["image_clocks"] = found.clocks // count
+    else:
+        kind = {"seeded_tool": tool, "seeded_samples": count, "seeded_mismatches": found.mismatches}
+    return kind | {"stream_samples": going_on, "stream_mismatches": stream.mismatches}
 
 
 def _generator(work: Path, name: str, sources: list[str], q: Quantised) -> dict[str, Any]:

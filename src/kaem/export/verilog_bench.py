@@ -1,13 +1,15 @@
 """Test benches in Verilog, and the golden vectors that they compare with.
 
-Inputs are random, with both ends of the quantiles and the seed zero among them; outputs are those of the Python reference.
-The seeds and the quantiles of the top level belong together, so both ways in have one expected output.
+Inputs are random, with both ends of the quantiles and counted seeds among them; outputs are those of the Python reference.
+The seeds and the quantiles of the top level belong together, so both ways in have one expected output; a stream, of the
+seed 0, has its own.
 """
 
 import numpy as np
 from jaxtyping import Int
 
-from .quantised import Quantised, quantiles
+from .quantised import Quantised
+from .stream import MOST_STREAMED, mixed_seeds, quantiles
 from .verilog_generator import stages
 from .verilog_text import filled, memory
 
@@ -23,7 +25,7 @@ module @bench@;
 @inputs@
     localparam OUTPUTS = @outputs@;
     localparam PATIENCE = 100000000;  // clocks without a word
-    localparam FED = SAMPLES * INPUTS, EXPECTED = SAMPLES * OUTPUTS;
+    localparam FED = @fed@, EXPECTED = SAMPLES * OUTPUTS;
 
     reg [31:0] given [0:FED-1];
     reg [@out_top@:0] expected [0:EXPECTED-1];
@@ -60,7 +62,7 @@ module @bench@;
             held <= m_tvalid && !m_tready;
             held_tdata <= m_tdata;
             if ((held && (!m_tvalid || m_tdata !== held_tdata))
-                || (m_taken && (m_tdata !== expected[checked] || m_tlast !== last))) begin
+                || (m_taken && checked < EXPECTED && (m_tdata !== expected[checked] || m_tlast !== last))) begin
                 wrong <= wrong + 1;
                 if (wrong < 10)
                     $display("word %0d: got %h, expected %h", checked, m_tdata, expected[checked]);
@@ -88,7 +90,7 @@ _TOP_INSTANCE = """\
     wire seed_tready, u_tready;
     assign s_tready = (SEEDED != 0) ? seed_tready : u_tready;
     @name@_top top (
-        .clk(clk), .rst(rst), .seeded(SEEDED != 0), .seed_tdata(s_tdata),
+        .clk(clk), .rst(rst), .seeded(SEEDED != 0), .stream(SEEDED == 2), .seed_tdata(s_tdata),
         .seed_tvalid(s_tvalid && SEEDED != 0), .seed_tready(seed_tready), .u_tdata(s_tdata[15:0]),
         .u_tvalid(s_tvalid && SEEDED == 0), .u_tready(u_tready),
         .m_tdata(m_tdata), .m_tvalid(m_tvalid), .m_tready(m_tready), .m_tlast(m_tlast));"""
@@ -101,30 +103,25 @@ def golden_quantiles(latents: int, samples: int) -> Int[np.ndarray, "n L"]:
     return u
 
 
-def golden_seeds(samples: int) -> Int[np.ndarray, " n"]:
-    """Seeds of the golden vectors: zero, then random ones."""
-    seeds = np.random.default_rng(0).integers(0, 1 << 32, samples)
-    seeds[:1] = 0
-    return seeds
-
-
 def golden_files(
     q: Quantised, name: str, samples: int, images: int, generator: bool
 ) -> dict[str, bytes]:
     """What the test benches read: inputs and the outputs of the Python reference."""
     latents, bits = len(q.tables.words), q.tables.bits
-    u, seeds = golden_quantiles(latents, samples), golden_seeds(images)
+    u, seeds = golden_quantiles(latents, samples), mixed_seeds(images)
     drawn = quantiles(seeds, latents)
+    stream = quantiles(np.array([0]), min(images, MOST_STREAMED) * latents).reshape(-1, latents)
     if generator:
-        expected, bits_out = q.generate(drawn), stages(q)[-1].given
+        expected, bits_out = q.generate, stages(q)[-1].given
     else:
-        expected, bits_out = q.tables.look_up(drawn), bits
+        expected, bits_out = q.tables.look_up, bits
     return {
         f"{name}_golden_prior_u.mem": memory(u, 16),
         f"{name}_golden_prior_words.mem": memory(q.tables.look_up(u), bits),
         f"{name}_golden_top_seeds.mem": memory(seeds, 32),
         f"{name}_golden_top_u.mem": memory(drawn, 16),
-        f"{name}_golden_top_outputs.mem": memory(expected, bits_out),
+        f"{name}_golden_top_outputs.mem": memory(expected(drawn), bits_out),
+        f"{name}_golden_top_stream.mem": memory(expected(stream), bits_out),
     }
 
 
@@ -138,6 +135,7 @@ def prior_bench(q: Quantised, name: str, samples: int) -> bytes:
         module="prior",
         samples=samples,
         inputs=f"    localparam INPUTS = {latents};",
+        fed="SAMPLES * INPUTS",
         outputs=latents,
         out_top=q.tables.bits - 1,
         read=f'    initial $readmemh("{name}_golden_prior_u.mem", given);\n'
@@ -154,12 +152,15 @@ def top_bench(q: Quantised, name: str, samples: int, bits: int, outputs: int) ->
         bench=f"{name}_tb",
         module="top",
         samples=samples,
-        inputs="    parameter SEEDED = 1;  // 1: seeds, 0: quantiles\n"
+        inputs="    parameter SEEDED = 1;  // 0: quantiles, 1: seeds, 2: a stream of the seed 0\n"
         f"    localparam INPUTS = (SEEDED != 0) ? 1 : {len(q.tables.words)};",
+        fed="(SEEDED == 2) ? 1 : SAMPLES * INPUTS",
         outputs=outputs,
         out_top=bits - 1,
-        read=f'    initial if (SEEDED != 0) $readmemh("{name}_golden_top_seeds.mem", given);\n'
+        read="    initial if (SEEDED == 2) given[0] = 32'd0;\n"
+        f'        else if (SEEDED == 1) $readmemh("{name}_golden_top_seeds.mem", given);\n'
         f'        else $readmemh("{name}_golden_top_u.mem", given);\n'
-        f'    initial $readmemh("{name}_golden_top_outputs.mem", expected);',
+        f'    initial if (SEEDED == 2) $readmemh("{name}_golden_top_stream.mem", expected);\n'
+        f'        else $readmemh("{name}_golden_top_outputs.mem", expected);',
         instance=filled(_TOP_INSTANCE, name=name),
     ).encode()
