@@ -8,6 +8,7 @@ import pytest
 from scipy import integrate, stats
 
 from kaem import MixturePrior, UnivariatePrior
+from kaem.bench import oracle
 
 
 def sharp(seed=0, strength=1.5, **options):

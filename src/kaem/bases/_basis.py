@@ -69,7 +69,7 @@ class AbstractBasis(eqx.Module):
         samples: Float[Array, "P M"],
         ratio: float,
         bounds: Float[Array, "P 2"] | None = None,
-        change: float = 0.01,
+        change: float | None = 0.01,
     ) -> Self:
         """Adapt to where the inputs are, preserving the functions. Wavelets learn theirs."""
         del samples, ratio, bounds, change
@@ -123,7 +123,7 @@ class LinearBasis(AbstractBasis):
         samples: Float[Array, "P M"],
         ratio: float,
         bounds: Float[Array, "P 2"] | None = None,
-        change: float = 0.01,
+        change: float | None = 0.01,
     ) -> Self:
         from ._grid import regrid
 

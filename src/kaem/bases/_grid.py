@@ -70,12 +70,13 @@ def regrid(
     samples: Float[Array, "P M"],
     ratio: float,
     bounds: Float[Array, "P 2"] | None = None,
-    change: float = 0.01,
+    change: float | None = 0.01,
 ) -> Basis:
     """The same functions on a grid adapted to `samples` (pinned to `bounds` if given).
 
     Where the functions of an input would change by a larger share than `change`, its grid moves
-    only half as far, and so on; after four halvings it stays.
+    only half as far, and so on; after four halvings it stays. With None they may change at will, as
+    new functions do, which have nothing to lose yet.
     """
     if not 0 < ratio <= 1:
         raise ValueError(f"the grid update ratio must be in (0, 1], got {ratio}.")
@@ -89,7 +90,7 @@ def regrid(
         grid = start + share * (goal - start)
         moved = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid, jnp.float32))
         found, changed = _refitted(basis, moved, quantiles)
-        too_much = (changed > change) & (share[:, 0] > 0)
+        too_much = (changed > (np.inf if change is None else change)) & (share[:, 0] > 0)
         if not too_much.any():
             break
         share[too_much] = np.where(share[too_much] > _LEAST_MOVE, share[too_much] / 2, 0)

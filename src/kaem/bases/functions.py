@@ -125,7 +125,7 @@ class Functions(eqx.Module):
         samples: Float[Array, "P M"],
         ratio: float = 0.05,
         bounds: Float[Array, "P 2"] | None = None,
-        change: float = 0.01,
+        change: float | None = 0.01,
     ) -> Self:
         """The same functions, but for `change`, on a grid adapted to `samples`; no-op for wavelets."""
         moved = self.basis.regrid(samples, ratio, bounds, change)

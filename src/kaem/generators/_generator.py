@@ -76,7 +76,7 @@ class AbstractGenerator(eqx.Module):
         """Without what `prepared` keeps: it goes stale when parameters change."""
         return self
 
-    def regrid(self, z: Any, ratio: float = 0.05) -> Self:
+    def regrid(self, z: Any, ratio: float = 0.05, change: float | None = 0.01) -> Self:
         """Adapt grids to latents; only Kolmogorov-Arnold generators have them."""
-        del z, ratio
+        del z, ratio, change
         return self

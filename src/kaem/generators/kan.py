@@ -17,8 +17,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..bases import Functions
 from ._generator import OUTPUTS, AbstractGenerator, Decoder
 
-_CHANGES = (0.01, 0.0025, 0.0006)  # of functions, that a grid update may cost
-
 
 class KAN(AbstractGenerator):
     """Latents [Q, P], or [Q], to data of shape `data_shape`, through univariate functions and sums alone."""
@@ -86,22 +84,27 @@ class KAN(AbstractGenerator):
     def decoder(self) -> Decoder:
         return jax.vmap(self)
 
-    def regrid(self, z: Float[Array, "n Q *P"], ratio: float = 0.05) -> Self:
+    def regrid(
+        self, z: Float[Array, "n Q *P"], ratio: float = 0.05, change: float | None = 0.01
+    ) -> Self:
         """Adapt every layer's grid to what latents `z` make of its inputs.
 
         Layers magnify what changes in those before them: functions are refitted more and more
-        closely until no more than 1 % of what `z` makes has changed, or else grids stay.
+        closely until no larger share than `change` of what `z` makes has changed, or else grids
+        stay. With None everything may change, as it may before the first update.
         """
+        if change is None:
+            return self._regridded(z, ratio, None)
         before = jax.vmap(self)(z)
         spread = jnp.mean((before - jnp.mean(before, axis=0)) ** 2)
-        for change in _CHANGES:
-            moved = self._regridded(z, ratio, change)
+        for allowed in (change, change / 4, change / 16):
+            moved = self._regridded(z, ratio, allowed)
             after = jax.vmap(moved)(z)
-            if jnp.mean((after - before) ** 2) <= _CHANGES[0] ** 2 * spread:
+            if jnp.mean((after - before) ** 2) <= change**2 * spread:
                 return moved
         return self
 
-    def _regridded(self, z: Float[Array, "n Q *P"], ratio: float, change: float) -> Self:
+    def _regridded(self, z: Float[Array, "n Q *P"], ratio: float, change: float | None) -> Self:
         x = z if z.ndim == 2 else jnp.sum(z, axis=2)
         layers = []
         for layer in self.layers:

@@ -100,9 +100,10 @@ class UnivariatePrior(AbstractPrior):
         value = energy + log_pi - jnp.sum(weights) * jnp.sum(log_normaliser)
         return jnp.where(self._within(z, weights), value, -jnp.inf)
 
-    def regrid(self, samples: Float[Array, "n Q P"], ratio: float = 0.05) -> Self:
+    def regrid(
+        self, samples: Float[Array, "n Q P"], ratio: float = 0.05, change: float | None = 0.01
+    ) -> Self:
         """Adapt the energies' grids to latent samples; the domain and the densities stay."""
         pooled = samples.reshape(-1, self.shape[1]).T
-        return eqx.tree_at(
-            lambda p: p.energies, self.uncache(), self.energies.regrid(pooled, ratio, self.domain)
-        )
+        moved = self.energies.regrid(pooled, ratio, self.domain, change)
+        return eqx.tree_at(lambda p: p.energies, self.uncache(), moved)

@@ -260,7 +260,7 @@ def updates(
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             step_key = jax.random.fold_in(grid_key, state.step)
-            model, optimiser = regridded(state.model, state.optimiser, grid, step_key)
+            model, optimiser = regridded(state.model, state.optimiser, grid, step_key, state.step)
             state = replace(state, model=model, optimiser=optimiser)
         indices = batch_indices(len(data), t, state.step, edge)
         state, sums, finite = dispatch(state, device_data, indices, key)

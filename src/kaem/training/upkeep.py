@@ -15,6 +15,7 @@ from ..model import KAEM, AbstractModel
 from ..priors import UnivariatePrior
 from .config import GridConfig, PriorConfig
 
+_CHANGE = 0.01  # of what the model makes, that a grid update may cost
 _SQUARES = ("nu", "sum_of_squares")  # what optax calls running means of squared gradients
 
 
@@ -47,16 +48,19 @@ def upkeep(
     return eqx.tree_at(lambda m: m.prior, model, finer), [note]
 
 
-def regridded(model: Any, optimiser: Any, grid: GridConfig, key: PRNGKeyArray) -> tuple[Any, Any]:
+def regridded(
+    model: Any, optimiser: Any, grid: GridConfig, key: PRNGKeyArray, step: int
+) -> tuple[Any, Any]:
     """The same model on grids adapted to prior samples (Table hp-nist), and its optimiser's state."""
     if not isinstance(model, KAEM):
         return model, optimiser
     prior, generator = model.prior, model.generator
     z = prior.sample(key, grid.samples)
+    change = _CHANGE if step > 0 else None  # a new model has nothing to lose yet
     if grid.prior and isinstance(prior, UnivariatePrior) and isinstance(prior.energies, Functions):
-        prior = prior.regrid(z, grid.ratio)
+        prior = prior.regrid(z, grid.ratio, change)
     if grid.generator:
-        generator = generator.regrid(z, grid.ratio)
+        generator = generator.regrid(z, grid.ratio, change)
     moved = eqx.tree_at(lambda m: (m.prior, m.generator), model, (prior, generator))
     return moved, _carried(optimiser, model, moved)
 
