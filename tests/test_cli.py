@@ -82,6 +82,57 @@ def test_an_existing_run_is_refused_and_untouched(trained, capsys):
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
 
 
+def test_a_model_is_never_overwritten_by_going_backwards(trained, tmp_path, capsys):
+    """Without its checkpoints a run cannot go on; with an older one it can, and keeps its model."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    shutil.rmtree(copy / "checkpoints")
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    resume = ["train", "quickstart", "--out", str(copy), "--resume", "--no-report"]
+    assert main([*resume, "--steps", "25"]) == 2
+    message = capsys.readouterr().err
+    assert "model of step 20" in message
+    assert "--finetune" in message
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+    shutil.copytree(trained / "checkpoints", copy / "checkpoints")
+    (copy / "checkpoints" / "00000020" / "state.safetensors").write_bytes(b"damaged")
+    assert main([*resume, "--steps", "15"]) == 2
+    assert "15 steps end before it" in capsys.readouterr().err
+    model = (copy / "model.safetensors").read_bytes()
+    assert main([*resume, "--steps", "20"]) == 0
+    assert "stays until" in capsys.readouterr().err
+    assert (copy / "model.safetensors").read_bytes() == model  # replayed to the same bits
+    assert main([*resume, "--steps", "25"]) == 0
+    assert Run(copy).step() == 25
+
+
+def test_compiled_programs_are_kept_between_runs(trained, tmp_path):
+    """In the user's cache, one folder for each kind of processor; not if they are told not to."""
+    kaem = [sys.executable, "-m", "kaem", "sample", str(trained), "-n", "2", "-o", "out.npz"]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMP", "JAX_PERS"))}
+    clean["XDG_CACHE_HOME"] = str(tmp_path / "mine")
+    subprocess.run(kaem, check=True, env=clean | {"KAEM_COMPILATION_CACHE": "off"})
+    folder = tmp_path / "mine" / "kaem" / "compiled"
+    assert not folder.exists()
+    found = []
+    for _ in range(2):
+        subprocess.run(kaem, check=True, env=clean)
+        found.append({p.name for p in folder.rglob("*-cache")})
+    assert found[0]
+    assert found[0] == found[1]
+
+
+def test_tables_are_refined_when_saving_and_not_when_loading(trained, monkeypatch):
+    from kaem import load
+    from kaem.priors import AbstractPrior
+    from kaem.serialisation import read
+
+    expected = read(trained).prior.refined().cells
+    monkeypatch.setattr(AbstractPrior, "refined", lambda *_: pytest.fail("refined at loading"))
+    assert load(trained).prior.cells == expected
+
+
 def test_resume_extends_a_run(trained, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)

@@ -4,12 +4,17 @@ import json
 import re
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
+from kaem import KAEM
 from kaem.cli import main
+from kaem.metrics import evaluation
 from kaem.metrics.frechet import Statistics, frechet_distance, statistics
+from linear_gaussian import Linear, normal_prior
 
 SETTINGS = [
     "data.limit=300",
@@ -224,3 +229,26 @@ def test_a_new_model_forgets_what_the_old_one_was_found_to_do(trained, tmp_path,
     metrics.write_text(json.dumps(stale))
     evaluated(capsys, trained, "--samples", "100")
     assert "fid" not in json.loads(metrics.read_text())["results"]
+
+
+def test_of_two_estimates_it_is_said_which_to_believe():
+    """Chains that did not mix against a lower bound that holds: the evidence is known here."""
+    matrix = jnp.asarray([[1.0, 0.3], [-0.5, 0.8], [0.2, 0.4]])
+    model = KAEM(normal_prior(2, 128), Linear(matrix), noise=0.02)
+    z = np.random.default_rng(0).normal(size=(4, 2))
+    x = z @ np.asarray(matrix).T
+    evidence = stats.multivariate_normal(
+        np.zeros(3), matrix @ matrix.T + 0.02**2 * np.eye(3)
+    ).logpdf(x)
+    short = {"samples": 2, "temperatures": 1, "steps": 8}
+    details, _ = evaluation.likelihood(model, x, "trapezoid", **short)
+    entry = details["log_marginal_trapezoid"]
+    assert entry["error"] is None
+    assert entry["value"] < entry["importance_bound"] < evidence.mean() + 1
+    assert f"believe that, as a lower bound, and not {entry['value']:.4g}" in entry["why"]
+    details, _ = evaluation.likelihood(model, x, "importance", samples=16)
+    entry = details["log_marginal_importance"]
+    assert entry["error"] is None
+    assert entry["value"] < evidence.mean()
+    assert "lower bound" in entry["why"]
+    assert "count only where they are larger" in entry["why"]

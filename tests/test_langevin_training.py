@@ -169,8 +169,7 @@ def test_a_narrow_domain_stays_and_holds_all_latents():
     """The domain is part of the model: chains are reflected at its border."""
     config, x = small({"step_size": 0.05, "persistent": True}), images()
     config = replace(config, prior=replace(config.prior, domain=(-1.5, 1.5)))
-    state, posterior = begin(config, x)
-    final, _ = finish(state, config, x)
+    final, _ = finish(begin(config, x)[0], config, x)
     np.testing.assert_array_equal(final.model.prior.domain, [[-1.5, 1.5]])
     z = np.asarray(final.memory["chains"])
     assert np.abs(z).max() <= 1.5
@@ -180,7 +179,7 @@ def test_a_narrow_domain_stays_and_holds_all_latents():
 @pytest.mark.parametrize("extra", [{}, THERMO])
 def test_one_chain_that_is_not_finite_is_redrawn_and_counted(extra):
     config, x = small({"persistent": True} | extra), images()
-    state, posterior = begin(config, x)
+    state, _ = begin(config, x)
     chains = state.memory["chains"]
     state = replace(state, memory=state.memory | {"chains": chains.at[5].set(jnp.nan)})
     final, history = finish(state, config, x)
@@ -193,7 +192,7 @@ def test_one_chain_that_is_not_finite_is_redrawn_and_counted(extra):
 
 def test_chains_refine_tables_for_the_score_too():
     config, x = small(), images()
-    config = replace(config, prior=replace(config.prior, score_tolerance=1e-3))
+    config = replace(config, prior=replace(config.prior, tolerance=1.0, score_tolerance=1e-3))
     state, posterior = begin(config, x)
     notes, last = [], None
     for boundary in updates(state, x, posterior, config):

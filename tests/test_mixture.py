@@ -199,9 +199,9 @@ def test_the_score_error_is_what_the_score_is_off_by():
         assert (estimate < 20 * true + 1e-3).all()
     assert float(jnp.max(prior.table_error())) < 5e-4 < 0.1 < float(jnp.min(prior.score_error()))
     assert prior.refined(5e-4).cells == 128
-    finer = prior.refined(5e-4, score_tolerance=0.05)
+    finer = prior.refined(5e-4, score_tolerance=0.1)
     assert finer.cells >= 512
-    assert float(jnp.max(finer.score_error())) < 0.05
+    assert float(jnp.max(finer.score_error())) < 0.1
 
 
 @pytest.mark.parametrize("weight", [87.0, 95.0, 300.0])

@@ -11,8 +11,7 @@ from scipy import stats
 
 from kaem import UserError
 from kaem.baselines.vae import VAE, Encoder
-from kaem.generators import CNN, KAN
-from kaem.generators import AbstractGenerator
+from kaem.generators import CNN, KAN, AbstractGenerator
 from kaem.interpret import influence as module
 from kaem.interpret.curves import place_name
 from kaem.interpret.influence import draw_influence, influence, readable

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +32,9 @@ class _Compiled:
         def bound(*arguments: Any, **named: Any) -> Any:
             if self._check is not None:
                 self._check(instance, *arguments, **named)
-            return self._function(instance, *arguments, **named)
+            # A whole number of NumPy is a number of samples too, not an array to be traced.
+            plain = (int(a) if isinstance(a, np.integer) else a for a in arguments)
+            return self._function(instance, *plain, **named)
 
         return bound
 

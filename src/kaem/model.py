@@ -135,6 +135,17 @@ class LatentModel(AbstractModel):
 
     def checked_data(self, x: Any) -> Float[Array, "n ..."]:
         """Examples as the model makes them: bytes scaled to [0, 1], or an error that says what is wrong."""
+        if self.output == "sigmoid" and not isinstance(x, jax.core.Tracer):
+            given = np.asarray(x)
+            if (
+                given.size
+                and given.dtype != np.uint8
+                and not (given.min() >= 0 and given.max() <= 1)
+            ):
+                raise ValueError(
+                    f"the model makes values in [0, 1], got examples from {given.min():.4g} to "
+                    f"{given.max():.4g}; give bytes (uint8), or divide by 255."
+                )
         x = as_float(x)
         if self.data_shape[-1:] == (1,) and x.shape[1:] == self.data_shape[:-1]:
             x = x[..., None]  # grey images often come without channels
@@ -142,13 +153,6 @@ class LatentModel(AbstractModel):
             raise ValueError(
                 f"the model generates data of shape {self.data_shape}, got examples of shape "
                 f"{x.shape}; give at least one, along the first axis."
-            )
-        traced = isinstance(x, jax.core.Tracer)
-        if not traced and self.output == "sigmoid" and not bool(jnp.all((x >= 0) & (x <= 1))):
-            raise ValueError(
-                "the model makes values in [0, 1], got examples from "
-                f"{float(jnp.min(x)):.4g} to {float(jnp.max(x)):.4g}; give bytes (uint8), or divide by "
-                "255."
             )
         return x
 

@@ -54,25 +54,25 @@ _FUNCTIONS: dict[str, Any] = {
     if callable(function) and not isinstance(function, type) and not name.startswith("_")
 }
 _FUNCTIONS["equinox.nn.identity"] = signature(eqx.nn.MLP).parameters["final_activation"].default
-_OURS = frozenset(_CLASSES)
 
 
 def register(thing: Any) -> Any:
     """Make a class of your own, or a function that modules hold, known to model files by its name.
 
     Use it as a decorator, before saving and before loading: a file names what it holds, and is
-    read without importing or running anything that was not registered. Returns `thing`.
+    read without importing or running anything that was not registered. Whatever was registered
+    under the same name before is replaced. Returns `thing`.
     """
     name = getattr(thing, "__name__", None)
     is_class = isinstance(thing, type)
-    if name is None or not (callable(thing) and (not is_class or dataclasses.is_dataclass(thing))):
+    known = dataclasses.is_dataclass(thing) if is_class else callable(thing)
+    if name in (None, "<lambda>") or not known:
         raise ValueError(
             f"what can be registered is an Equinox module (or another dataclass) or a function with a "
             f"name, got {thing!r}."
         )
-    if name in _OURS or name == "<lambda>":
-        raise ValueError(f"{name!r} cannot be registered: give it another name of its own.")
-    (_CLASSES if is_class else _FUNCTIONS)[name] = thing
+    # A name space of their own: nothing of ours, now or later, goes by the same name.
+    (_CLASSES if is_class else _FUNCTIONS)[f"user.{name}"] = thing
     return thing
 
 
@@ -157,7 +157,7 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return module
         case {"class": str(name)} | {"function": str(name)}:
             raise UserError(
-                f"it holds a {name[:80]!r}, which kaem does not know. If it is yours, import the module that "
+                f"it holds a {name.removeprefix('user.')[:80]!r}, which kaem does not know. If it is yours, import the module that "
                 "defines it and `kaem.register` it before loading; if it is from a newer version of kaem, "
                 "update kaem."
             )
@@ -215,7 +215,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         _check(model)
     except (SafetensorError, KeyError, TypeError, AttributeError, *UNREADABLE) as error:
         if isinstance(error, UserError):
-            raise UserError(f"{path} cannot be read: {error}") from error
+            raise UserError(f"{path} cannot be read as a model: {error}") from error
         of_run = path.name == "model.safetensors" and (path.parent / "config.json").is_file()
         remedy = (
             f"`kaem train WHAT --out {path.parent} --resume` writes it anew from the run's newest "

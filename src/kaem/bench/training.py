@@ -18,7 +18,7 @@ import numpy as np
 from ..model import KAEM
 from ..parallel import SPLIT, WHOLE, batch_mesh, over_batch
 from ..posterior import Langevin
-from ..training.build import build_model, build_optimiser, build_posterior
+from ..training.build import build_model, build_posterior
 from ..training.config import Config, read_preset
 from ..training.loop import _Dispatch, batch_indices, initial_state
 from . import plain
@@ -46,8 +46,7 @@ def updater(config: Config, shape: tuple[int, ...] = _SHAPE) -> Callable[[], Any
         0, 256, (max(1000, config.training.batch_size), *shape), dtype=np.uint8
     )
     model, posterior = build_model(config, shape), build_posterior(config)
-    transform = build_optimiser(config.optimiser, config.training.steps)
-    dispatch = _Dispatch(config, posterior, model, transform)
+    dispatch = _Dispatch(config, posterior, model)
     held = [initial_state(model, posterior, config, len(data))]
     device_data, key = jnp.asarray(data), jax.random.key(0)
 

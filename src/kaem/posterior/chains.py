@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..model import LatentModel
 
 Memory = dict[str, Array]
-_LOST = 0.1  # share of moves that went astray at which training stops
+_LOST = 0.25  # share of moves that went astray at which training stops
 
 
 def evaluator(
@@ -129,8 +129,8 @@ class Chains(eqx.Module):
         if info["lost"] <= _LOST / jax.device_count():
             return None
         return (
-            f"the Langevin chains diverged: {info['lost']:.0%} of the moves went far outside the "
-            "prior's domain, or were not finite. posterior.step_size = "
+            f"the Langevin chains diverged: {info['lost']:.0%} of the latents drifted through half of "
+            "the prior's domain in one step, or were not finite. posterior.step_size = "
             f"{self.step_size:g} is too large for this posterior; try "
             f"`--set posterior.step_size={min(self.step_size / 10, 0.01):g}`"
         )

@@ -44,7 +44,7 @@ class Info(NamedTuple):
 
     acceptance: Float[Array, ""]
     drift: Float[Array, ""]  # root mean square of the deterministic part of the move
-    astray: Float[Array, ""]  # share of latents thrown far beyond the domain, or not finite
+    astray: Float[Array, ""]  # share of latents that drifted through half of the domain at once
 
 
 def per_chain(value: Array, like: Array) -> Array:
@@ -74,12 +74,12 @@ def reflected(z: Float[Array, "*n event"], domain: Domain | None) -> Float[Array
     return jnp.where((z >= lo) & (z <= hi), z, folded)
 
 
-def _astray(z: Float[Array, "*n event"], domain: Domain | None) -> Float[Array, ""]:
-    """The share of latents that are not finite, or farther off than three times the domain."""
+def _astray(drift: Float[Array, "*n event"], domain: Domain | None) -> Float[Array, ""]:
+    """The share of latents whose drift is not finite, or more than half of the domain at once."""
     if domain is None:
-        return jnp.mean(~jnp.isfinite(z))
+        return jnp.mean(~jnp.isfinite(drift))
     lo, hi = domain
-    return jnp.mean(~(jnp.abs(z - (lo + hi) / 2) <= 1.5 * (hi - lo)))
+    return jnp.mean(~(jnp.abs(drift) <= (hi - lo) / 2))
 
 
 class AbstractSampler(eqx.Module):
@@ -130,7 +130,7 @@ class ULA(AbstractSampler):
         drift = self.step_size * score(state, t)
         noise = (2 * self.step_size) ** 0.5 * jax.random.normal(key, z.shape)
         z = z + drift + noise
-        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(z, self.domain))
+        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(drift, self.domain))
         return State(reflected(z, self.domain), None, state.moves + 1), info
 
 
@@ -169,8 +169,7 @@ class MALA(AbstractSampler):
             return jnp.where(per_chain(accept, new), new, old)
 
         kept = jax.tree.map(choose, there._replace(moves=accept), state._replace(moves=accept))
-        astray = _astray(kept.z, self.domain)
-        info = Info(jnp.mean(accept), jnp.sqrt(jnp.mean(drift**2)), astray)
+        info = Info(jnp.mean(accept), jnp.sqrt(jnp.mean(drift**2)), jnp.zeros(()))
         return kept._replace(moves=state.moves + 1), info
 
 
@@ -202,7 +201,7 @@ class SGLD(AbstractSampler):
         drift = eta * score(state, t)
         noise = jnp.sqrt(2 * eta) * jax.random.normal(key, state.z.shape)
         z = state.z + drift + noise
-        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(z, self.domain))
+        info = Info(jnp.ones(()), jnp.sqrt(jnp.mean(drift**2)), _astray(drift, self.domain))
         return State(reflected(z, self.domain), None, state.moves + 1), info
 
 

@@ -50,8 +50,9 @@ class Potential(eqx.Module):
         r"""Estimated error of the slope of $\log(p/\pi_0)$, as a share of that slope.
 
         Both are root mean squares under $p$. This against the same with half the cells, in the middle
-        of each cell, where the slope of a cubic is worst: halving $h$ divides the error by eight once
-        the slope is resolved; a large difference means that it is not resolved yet.
+        of each cell, where the slope of a cubic is worst. Halving $h$ divides the error by eight once
+        the slope is resolved, so a third of the difference is on the safe side; a large difference
+        means that it is not resolved yet.
         """
         coarse = Potential.build(self.lo, self.hi, ratio[..., ::2], self.reference)
         cells = self.cubics.shape[-2]
@@ -64,7 +65,7 @@ class Potential(eqx.Module):
             return jnp.sqrt(jnp.sum(weight * slope**2, axis=0))
 
         difference = size(coarse._tilt(z)[1] - slope) / jnp.maximum(size(slope), 1e-6)
-        return jnp.where(difference > 0.3, difference, difference / 7)
+        return jnp.where(difference > 0.3, difference, difference / 3)
 
     def __call__(
         self, z: Float[Array, "*n family"]

@@ -47,7 +47,7 @@ class PriorConfig:
     basis_scale: float = 1.0  # sigma_s
     cells: int = 32  # of the tables, while training; doubled when `tolerance` is exceeded
     tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
-    score_tolerance: float = 0.05  # on the tabulated score, as a share of the tilt, for chains
+    score_tolerance: float = 0.1  # on the tabulated score, as a share of the tilt, for chains
     inverse_transform: str = "exact"  # or "paper"; for mixtures also "components"
     proportions: str = "uniform"  # of a mixture, or "learned"
     negative_phase: str = "quadrature"  # or "sampled"

@@ -126,10 +126,11 @@ class _Dispatch:
         config: Config,
         posterior: Posterior,
         model: AbstractModel,
-        transform: optax.GradientTransformation,
+        transform: optax.GradientTransformation | None = None,
     ) -> None:
         self.posterior = posterior
         self.longest = config.training.log_every
+        transform = transform or build_optimiser(config.optimiser, config.training.steps)
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
         mesh = batch_mesh(config.training.batch_size) if posterior.data_parallel else None
@@ -250,7 +251,6 @@ def updates(
     edges = {t.steps, *regrids}
     for every in (t.log_every, t.checkpoint_every, t.sample_every):
         edges |= set(range(every, t.steps, every))
-    transform = transform or build_optimiser(config.optimiser, t.steps)
     dispatch = _Dispatch(config, posterior, state.model, transform)
     chains = getattr(posterior, "follows_score", False)
     device_data = everywhere(jnp.asarray(data), dispatch.mesh)
@@ -381,10 +381,7 @@ def fit(
             sample_every=steps,
         ),
     )
-    from ..data.images import checked
-
-    x = checked(np.asarray(x), "x")
-    check_data(x, "x", batch_size=batch_size, output=model.output, shape=model.data_shape)
+    x = _examples(x, "x", model, batch_size)
     model = _copied(model)
     posterior = posterior or usual_posterior(model)
     check_posterior(model, posterior)
@@ -392,8 +389,7 @@ def fit(
     state = initial_state(model, posterior, config, len(x), transform)
     judge = None
     if validation is not None:
-        held_out = checked(np.asarray(validation), "validation")
-        check_data(held_out, "validation", batch_size=1, output=model.output, shape=x.shape[1:])
+        held_out = _examples(validation, "validation", model, 1)
         judge = _Validation(held_out, posterior, state.model, config.training)
     history: list[dict[str, float]] = []
     for boundary in updates(state, x, posterior, config, transform):
@@ -406,6 +402,18 @@ def fit(
         if callback is not None and callback(dict(history[-1]), _copied(state.model)):
             break
     return state.model.prepared(), history
+
+
+def _examples(x: Any, name: str, model: AbstractModel, batch_size: int) -> np.ndarray:
+    """Data that the model can learn from, or an error that says what is wrong."""
+    from ..data.images import checked
+
+    given = np.asarray(x)
+    found = checked(given, name)
+    if given.shape[1:] == model.data_shape:  # [n, H, W] may be images without channels, or not
+        found = found.reshape(given.shape)
+    check_data(found, name, batch_size=batch_size, output=model.output, shape=model.data_shape)
+    return found
 
 
 def _freezing(transform: Any, frozen: bool) -> optax.GradientTransformation:
