@@ -124,7 +124,7 @@ def _hypercube(key: PRNGKeyArray, n: int, shape: tuple[int, ...]) -> Float[Array
     """A Latin hypercube: every coordinate has one point in each n-th of [0, 1]."""
     rng = host_rng(key)  # XLA would compile these sorts for seconds
     cells = rng.permuted(np.broadcast_to(np.arange(n)[:, None], (n, math.prod(shape))), axis=0)
-    u = (cells + rng.uniform(size=cells.shape)) / n
+    u = np.clip((cells + rng.uniform(size=cells.shape)) / n, 2.0**-24, 1 - 2.0**-24)
     return jnp.asarray(u.reshape(n, *shape), jnp.float32)
 
 
