@@ -26,6 +26,20 @@ def _isolated(monkeypatch, tmp_path):
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_programs():
+    """Every compiled program maps memory, and Linux allows a process 65,530 maps: beyond, XLA crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 15_000:
+        import gc
+
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+
+
 # Two workers share the cores: products of NumPy on two threads each would wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Many tests compile the same small models: each is compiled once for each run of the suite, which

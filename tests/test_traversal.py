@@ -178,7 +178,7 @@ def test_what_cannot_be_shown_is_said():
         traversal(model, [BRIGHT])
     assert influence(model, jax.random.key(0)).places[0] == BRIGHT
     encoder = Encoder((24,), 3, key=jax.random.key(0), widths=())
-    rival = VAE(encoder, model.generator)
+    rival = VAE(encoder, KAN(3, (24,), key=jax.random.key(1), depth=1))
     with pytest.raises(UserError, match=r"needs a KAEM.*got a VAE"):
         influence(rival, jax.random.key(0))
     model, _ = planted()

@@ -135,26 +135,22 @@ class LatentModel(AbstractModel):
 
     def checked_data(self, x: Any) -> Float[Array, "n ..."]:
         """Examples as the model makes them: bytes scaled to [0, 1], or an error that says what is wrong."""
+        shape, own = np.shape(x), self.data_shape
+        if own[-1:] == (1,) and shape[1:] == own[:-1]:
+            shape = (*shape, 1)  # grey images often come without channels
+        if shape[1:] != own or shape[0] == 0:
+            raise ValueError(
+                f"the model generates data of shape {own}, got examples of shape {shape}; give at "
+                "least one, along the first axis."
+            )
         if self.output == "sigmoid" and not isinstance(x, jax.core.Tracer):
             given = np.asarray(x)
-            if (
-                given.size
-                and given.dtype != np.uint8
-                and not (given.min() >= 0 and given.max() <= 1)
-            ):
+            if given.dtype != np.uint8 and not (given.min() >= 0 and given.max() <= 1):
                 raise ValueError(
                     f"the model makes values in [0, 1], got examples from {given.min():.4g} to "
                     f"{given.max():.4g}; give bytes (uint8), or divide by 255."
                 )
-        x = as_float(x)
-        if self.data_shape[-1:] == (1,) and x.shape[1:] == self.data_shape[:-1]:
-            x = x[..., None]  # grey images often come without channels
-        if x.shape[1:] != self.data_shape or len(x) == 0:
-            raise ValueError(
-                f"the model generates data of shape {self.data_shape}, got examples of shape "
-                f"{x.shape}; give at least one, along the first axis."
-            )
-        return x
+        return as_float(x).reshape(shape)
 
     @compiled(check_count)
     def sample_with_noise(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
