@@ -13,7 +13,7 @@ import pytest
 import kaem
 from kaem.cli import main
 from kaem.export import quantise
-from kaem.serialisation import write_atomically
+from kaem.files import write_atomically
 
 
 @pytest.fixture(scope="module")

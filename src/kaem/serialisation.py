@@ -4,9 +4,7 @@ The header describes a tree of known classes by name with their plain fields, so
 read without running anything it contains: no pickle, no import by name.
 """
 
-import contextlib
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -26,6 +24,7 @@ from safetensors.numpy import save as to_bytes
 from .baselines import CLASSES
 from .bases import BASES, ClosedForms, Functions
 from .errors import UNREADABLE, UserError
+from .files import write_atomically
 from .generators import GENERATORS
 from .model import KAEM, AbstractModel
 from .priors import PRIORS, AbstractPrior
@@ -74,36 +73,6 @@ def register(thing: Any) -> Any:
     # A name space of their own: nothing of ours, now or later, goes by the same name.
     (_CLASSES if is_class else _FUNCTIONS)[f"user.{name}"] = thing
     return thing
-
-
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write beside, flush to disk, rename: at any moment the file is the old one or the new one."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise not_written(path, error) from error
-
-
-def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """What to say of a file or folder that is as it was before, because it could not be written."""
-    advice = "see to that or choose another place"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "free some space or choose another place"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        advice = "choose another place or change its permissions"
-    return UserError(
-        f"could not write {path}: {error.strerror or error}. Nothing that was there before is "
-        f"changed; {advice}, and try again."
-    )
 
 
 def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -18,9 +18,9 @@ import numpy as np
 from ..baselines import DDPM
 from ..data.sheets import is_image, sample_sheet
 from ..errors import UserError
+from ..files import read_json, write_atomically
 from ..interpret.page import page, score, table
-from ..serialisation import load, write_atomically
-from ..training.checkpoint import read_json
+from ..serialisation import load
 from ..training.dry_run import trained_sizes
 from ..training.run import Run
 from .measure import interleaved

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         )
 
     from ..bench.compare import compare, markdown, write_page
-    from ..serialisation import write_atomically
+    from ..files import write_atomically
 
     print(f"measuring {len(options.runs)} runs in turns; compiling first", file=sys.stderr)
     result = compare(options.runs, options.repeats, seed=options.seed)

@@ -168,9 +168,9 @@ def _distances(options: argparse.Namespace, sizes: Any, real: Any, fake: Any, **
 
 def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[str]]:
     from ..data import load
+    from ..files import write_atomically
     from ..interpret import evaluation as figures
     from ..metrics.evaluation import flat, versions
-    from ..serialisation import write_atomically
 
     for source in options.what:
         if (Path(source) / "config.json").is_file():
@@ -216,12 +216,12 @@ def _pair(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list
 
 
 def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[str]]:
-    from ..data.registry import sha256
+    from ..files import digest, sha256, write_atomically
     from ..interpret import evaluation as figures
     from ..metrics import evaluation
     from ..metrics.diagnostics import comparable
     from ..metrics.likelihood import resolved
-    from ..serialisation import load, write_atomically
+    from ..serialisation import load
     from ..training.run import Run, evaluation_data
 
     this = Run.open(options.what[0])
@@ -274,7 +274,7 @@ def _run(options: argparse.Namespace, sizes: Any) -> tuple[dict[str, Any], list[
             )
         fake = evaluation.drawn(model, count, options.seed, report)
         details = _distances(options, sizes, real, fake, report=report, extractor=extractor)
-        trained_on = this.record()["data"]["sha256"] == evaluation.digest(real)
+        trained_on = this.record()["data"]["sha256"] == digest(real)
         source = {"source": options.data or config.data.name, "split": split}
         keep(details, "reference", source | {"is_training_data": trained_on})
         path = this.figures / "extrapolation.png"

@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--generator is for --to verilog; --to {options.to} has it or needs none.")
 
     from ..export.quantised import exportable
-    from ..serialisation import load, write_atomically
+    from ..files import write_atomically
+    from ..serialisation import load
 
     source = Path(options.run)
     model = exportable(load(source))
@@ -151,7 +152,7 @@ def _write_together(folder: Path, made: dict[str, bytes], stale: list[str]) -> N
 
     What they replace, and what is stale, is moved away first, and back if anything fails.
     """
-    from ..serialisation import not_written
+    from ..files import not_written
 
     parents = [part for part in (folder, *folder.parents) if not part.exists()]
     moved: list[tuple[Path, Path]] = []

@@ -39,8 +39,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from ..data.sheets import MAX_PIXELS, is_image, sample_sheet, save_png, sheet_capacity
+    from ..files import write_atomically
     from ..model import LatentModel
-    from ..serialisation import load, write_atomically
+    from ..serialisation import load
 
     model = load(options.run)
     images = is_image(model.data_shape)

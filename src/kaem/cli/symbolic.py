@@ -1,7 +1,6 @@
 """`kaem symbolic RUN`: closed forms for the learned densities, and what using them would cost."""
 
 import argparse
-import hashlib
 import json
 import sys
 import time
@@ -41,6 +40,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.count < 1:
         raise UserError(f"--count must be at least 1, got {options.count}.")
 
+    from ..files import write_atomically
     from ..interpret.closed_forms import to_json
     from ..interpret.closed_forms.figures import symbolic_sheet
     from ..interpret.closed_forms.printing import (
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         text,
     )
     from ..model import KAEM
-    from ..serialisation import load, save, write_atomically
+    from ..serialisation import load, save
     from ..training.run import Run
 
     import_sympy()  # before the work, not after it
@@ -94,16 +94,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _digest(source: Path) -> str:
     """Of the model file that was read."""
     path = source / "model.safetensors" if source.is_dir() else source
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    from ..files import sha256
+
+    return sha256(path)
 
 
 def _found(prior: Any, of: Any, samples: int, source: Path, folder: Path) -> Any:
     """Closed forms of all coordinates; those of an interrupted run of this command are taken over."""
     import numpy as np
 
+    from ..files import write_atomically
     from ..interpret.closed_forms import Fits, fit_places
     from ..interpret.closed_forms.records import fit_from_json, fit_to_json
-    from ..serialisation import write_atomically
 
     stamp = {"model": _digest(source), "of": of, "samples": samples}
     partial, known = folder / _PARTIAL, {}

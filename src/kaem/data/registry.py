@@ -3,7 +3,6 @@
 A dataset lives in `$KAEM_DATA/<folder>` or the user's cache, in its canonical files.
 """
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..cache import cache_folder
 from ..errors import UserError
+from ..files import sha256
 from .arrays import Split, read_array, read_cifar, read_idx, read_mat
 from .images import Options, image_files, read_celeba
 
@@ -181,11 +181,6 @@ def search_folders() -> list[Path]:
     """`$KAEM_DATA` first, then the cache."""
     chosen = os.environ.get("KAEM_DATA")
     return ([Path(chosen)] if chosen else []) + [cache_folder()]
-
-
-def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(name: str) -> dict[str, Path | None]:

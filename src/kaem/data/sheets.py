@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..serialisation import write_atomically
+from ..files import write_atomically
 
 MAX_PIXELS = 25_000_000  # of a sheet, which is to be looked at
 

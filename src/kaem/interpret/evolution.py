@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..serialisation import write_atomically
+from ..files import write_atomically
 
 _SIDE = 480  # pixels: for a page, and small enough to send
 _FRAMES = 40  # more are thinned out evenly: files stay small

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..serialisation import write_atomically
+from ..files import write_atomically
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
 

@@ -12,8 +12,8 @@ import jax
 from ..baselines import DDPM
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
+from ..files import write_atomically
 from ..model import KAEM
-from ..serialisation import write_atomically
 from ..training.run import Run
 from .closed_forms import family, fit_places
 from .curves import Place, place_name

@@ -5,7 +5,6 @@ computed from: extractor, hash of its weights, numbers of samples, hashes of bot
 effort, versions. `results` is the same without the circumstances, one number for each name.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from math import isfinite, prod
@@ -19,6 +18,7 @@ import numpy as np
 from ..baselines import NeuralEBM
 from ..data.sheets import is_image
 from ..errors import UserError
+from ..files import digest
 from ..model import AbstractModel
 from .diagnostics import posterior_diagnostics
 from .features import Extractor, checked_pair, extract
@@ -69,11 +69,6 @@ def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None)
         if report:
             report("samples", min(start + chunk, n), n)
     return found
-
-
-def digest(x: np.ndarray) -> str:
-    """Of an array's content."""
-    return hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
 
 
 def distances(

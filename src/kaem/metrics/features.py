@@ -6,7 +6,6 @@ hash of the images and of what extracted them: an interrupted run continues wher
 images or other weights never meet old features.
 """
 
-import hashlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from ..errors import UserError
+from ..files import digest, write_atomically
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere
-from ..serialisation import write_atomically
 from .inception import FEATURES, SIZE, features
 from .weights import find_weights, load_weights
 
@@ -114,7 +113,7 @@ def extract(
 
 def _key(identity: str, images: np.ndarray) -> str:
     header = f"{identity}\n{images.dtype} {images.shape}\n"
-    return hashlib.sha256(header.encode() + images.tobytes()).hexdigest()
+    return digest(images, header=header)
 
 
 def _cached(file: Path, count: int) -> Features | None:

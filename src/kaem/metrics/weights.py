@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.registry import search_folders, sha256
+from ..data.registry import search_folders
 from ..errors import UserError
+from ..files import sha256
 from .inception import BLOCKS, STEM, Branch, Convolution, Folded, fold
 from .torch_files import read_torch
 

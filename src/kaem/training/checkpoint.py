@@ -4,7 +4,6 @@ A checkpoint is a folder that appears by renaming, so it is whole or absent; the
 one is the one resumed from.
 """
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from ..errors import UNREADABLE, UserError
+from ..errors import UserError
+from ..files import write_atomically
 from ..model import KAEM
-from ..serialisation import write_atomically
 from .loop import State
 
 
@@ -94,16 +93,3 @@ def _read_one(path: Path, template: State) -> State:
     structure = jax.tree.structure((arrays, state.optimiser, state.memory))
     arrays, optimiser, memory = jax.tree.unflatten(structure, values)
     return State(state.step, eqx.combine(arrays, static), optimiser, memory)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a run folder."""
-    try:
-        value = json.loads(path.read_text("utf8"))
-    except UNREADABLE as error:
-        raise UserError(
-            f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."
-        ) from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} should hold a JSON object, got {type(value).__name__}.")
-    return value

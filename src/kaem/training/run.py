@@ -1,6 +1,5 @@
 """A run folder: what `kaem train` writes, resumes and never overwrites."""
 
-import hashlib
 import json
 import os
 import platform
@@ -21,7 +20,8 @@ from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UNREADABLE, UserError
-from ..serialisation import read, read_config, save, write_atomically
+from ..files import digest, read_json, write_atomically
+from ..serialisation import read, read_config, save
 from . import checkpoint
 from .build import build_model, build_posterior, check_data
 from .config import Config
@@ -86,7 +86,7 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """What `config.json` holds."""
-        found = checkpoint.read_json(self.config_file)
+        found = read_json(self.config_file)
         for name, kind in (("what", str), ("settings", dict), ("data", dict)):
             if not isinstance(found.get(name), kind):
                 raise UserError(
@@ -134,7 +134,7 @@ class Run:
         """The `details` of `metrics.json`: everything that was measured, by name."""
         if not os.path.lexists(self.metrics_file):
             return {}
-        details = checkpoint.read_json(self.metrics_file).get("details", {})
+        details = read_json(self.metrics_file).get("details", {})
         try:
             json.dumps(details, allow_nan=False)
             numbers = [n for e in details.values() for n in (e["value"], e.get("error"))]
@@ -161,8 +161,7 @@ class Run:
 
 def fingerprint(x: np.ndarray) -> dict[str, Any]:
     """Enough of the data to notice that it changed."""
-    digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
-    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest}
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest(x)}
 
 
 def training_data(config: Config, say: Report = lambda _: None) -> np.ndarray:

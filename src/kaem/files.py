@@ -1,0 +1,69 @@
+"""Files: written whole or not at all, read or explained, and known by their digests."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import UNREADABLE, UserError
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write beside, flush to disk, rename: at any moment the file is the old one or the new one."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise not_written(path, error) from error
+
+
+def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
+    """What to say of a file or folder that is as it was before, because it could not be written."""
+    advice = "see to that or choose another place"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free some space or choose another place"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        advice = "choose another place or change its permissions"
+    return UserError(
+        f"could not write {path}: {error.strerror or error}. Nothing that was there before is "
+        f"changed; {advice}, and try again."
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a run folder."""
+    try:
+        value = json.loads(path.read_text("utf8"))
+    except UNREADABLE as error:
+        raise UserError(
+            f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."
+        ) from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} should hold a JSON object, got {type(value).__name__}.")
+    return value
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(x: np.ndarray, *, header: str = "") -> str:
+    """Return the SHA-256 of an array's content, after a `header` of the caller's."""
+    found = hashlib.sha256(header.encode())
+    found.update(np.ascontiguousarray(x).data)
+    return found.hexdigest()
