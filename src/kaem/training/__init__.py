@@ -17,7 +17,8 @@ from .config import (
     TrainingConfig,
     VAEConfig,
 )
-from .loop import TrainingDiverged, fit
+from .fitting import fit
+from .loop import TrainingDiverged
 
 __all__ = [
     "Config",
