@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,21 +41,22 @@ def _room_for_programs():
 
 # Two workers share the cores: products of NumPy on two threads each would wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Many tests compile the same small models: each is compiled once for each run of the suite, which
-# the workers share through a folder that goes with it.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="kaem-tests-")
-    os.environ["KAEM_TESTS_CACHE"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Compiling is most of what the tests do: what was compiled once is kept between workers and runs,
+# in a folder that git ignores and that may be removed at any time.
+PROGRAMS = Path(__file__).resolve().parents[1] / "build" / "compiled-for-tests"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
-def pytest_unconfigure(config):
-    if not hasattr(config, "workerinput") and "KAEM_TESTS_CACHE" in os.environ:
-        shutil.rmtree(os.environ["KAEM_TESTS_CACHE"], ignore_errors=True)
+def pytest_configure(config):
+    if hasattr(config, "workerinput") or not PROGRAMS.is_dir():
+        return
+    if sum(path.stat().st_size for path in PROGRAMS.iterdir()) > 2**31:
+        shutil.rmtree(PROGRAMS, ignore_errors=True)
 
 
 # As the command line does on two cores: batches of Langevin updates are split over the devices.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
-# Compiling is most of what the tests do; optimised code is for those who run it more than once.
+# Optimised code is for those who run it more than once.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
