@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kaem.bases import ACTIVATIONS, BASES, Functions
-from kaem.bases._basis import LinearBasis
+from kaem.bases import ACTIVATIONS, BASES, Functions, LinearBasis
 from kaem.bench import oracle
 
 P, Q = 3, 4

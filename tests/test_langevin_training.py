@@ -16,7 +16,7 @@ from kaem.parallel import batch_mesh
 from kaem.training import Config, TrainingDiverged, checkpoint
 from kaem.training.build import build_model, build_posterior
 from kaem.training.config import preset_names, read_preset
-from kaem.training.loop import _Dispatch, batch_indices, initial_state, parameters, updates
+from kaem.training.loop import Dispatch, batch_indices, initial_state, parameters, updates
 from kaem.training.run import Run
 
 SMALL = {
@@ -109,7 +109,7 @@ def test_an_update_moves_the_chains_of_its_own_examples_only():
     config, x = small({"persistent": True}), images()
     state, posterior = begin(config, x)
     before = np.array(state.memory["chains"])
-    dispatch = _Dispatch(config, posterior, state.model)
+    dispatch = Dispatch(config, posterior, state.model)
     chosen = batch_indices(len(x), config.training, 0, 1)
     state, _, _ = dispatch(state, jnp.asarray(x), chosen, jax.random.key(0))
     moved = (np.asarray(state.memory["chains"]) != before).any(axis=1)
@@ -120,7 +120,7 @@ def test_an_update_moves_the_chains_of_its_own_examples_only():
 def test_no_schedule_recompiles(schedule):
     config, x = small(THERMO | {"schedule": schedule, "p_end": 0.5}), images()
     state, posterior = begin(config, x)
-    dispatch = _Dispatch(config, posterior, state.model)
+    dispatch = Dispatch(config, posterior, state.model)
     data, key = jnp.asarray(x), jax.random.key(0)
     rungs = []
     for start, stop in ((0, 1), (1, 4), (4, 6), (20, 24)):

@@ -8,8 +8,7 @@ import optax
 import pytest
 
 from kaem import KAEM, KAN, UnivariatePrior
-from kaem.bases import BASES, Functions
-from kaem.bases._basis import LinearBasis
+from kaem.bases import BASES, Functions, LinearBasis
 from kaem.training.config import GridConfig
 from kaem.training.loop import parameters
 from kaem.training.upkeep import regridded

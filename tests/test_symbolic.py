@@ -16,7 +16,7 @@ from scipy import stats
 
 import kaem
 from kaem import KAEM, KAN, MixturePrior, UnivariatePrior, UserError
-from kaem.bases._grid import features_on
+from kaem.bases import features_on
 from kaem.bases.closed_form import JAX, TERMS, ClosedForm, ClosedForms
 from kaem.bench import oracle
 from kaem.cli import symbolic as command

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..bases._basis import as_array, host_rng
 from ..generators.upsample import plain_upsample, prepare, upsample
+from ..initialise import as_array, host_rng
 from .convolution import conv3x3
 
 _GROUPS = 8  # at most

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..bases._basis import as_array, host_rng
 from ..generators import AbstractGenerator
+from ..initialise import as_array, host_rng
 from ..model import LatentModel, as_float
 from .convolution import downsample4x4
 

@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import submodules
+from ._basis import AbstractBasis, LinearBasis, Start
+from ._grid import transfer
+from ._wavelet import Wavelet
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .closed_form import ClosedForm, ClosedForms
@@ -16,14 +19,19 @@ __all__ = [
     "ACTIVATIONS",
     "BASES",
     "RBF",
+    "AbstractBasis",
     "BSpline",
     "Chebyshev",
     "ClosedForm",
     "ClosedForms",
     "Fourier",
     "Functions",
+    "LinearBasis",
     "MexicanHat",
     "Morlet",
+    "Start",
+    "Wavelet",
+    "transfer",
 ]
 
 if not TYPE_CHECKING:

@@ -19,7 +19,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
+
+from ..initialise import as_array, glorot
 
 _BLOCK = 10  # samples for each pass over the accumulators of `sum_over_samples`
 
@@ -159,26 +161,12 @@ def sum_over_samples(
     return jax.lax.fori_loop(0, (active + _BLOCK - 1) // _BLOCK, add, zeros)
 
 
-def host_rng(key: PRNGKeyArray) -> np.random.Generator:
-    """NumPy's generator seeded by a JAX key: initialising a model then compiles nothing."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-
-
 def uniform_grid(size: int, points: int, interval: tuple[float, float]) -> Float[Array, "P G"]:
     """`points` equally spaced points on `interval`, for each of `size` inputs."""
     lo, hi = interval
     if not lo < hi:
         raise ValueError(f"a grid needs an interval with lower < upper, got {interval}.")
     return as_array(np.tile(np.linspace(lo, hi, points), (size, 1)))
-
-
-def as_array(values: np.ndarray) -> Array:
-    return jnp.asarray(values.astype(np.float32))
-
-
-def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndarray, "Q P"]:
-    """Glorot-normal weights: variance 2 / (inputs + outputs)."""
-    return rng.normal(0, (2 / (inputs + outputs)) ** 0.5, (outputs, inputs))
 
 
 def small_curve_coefficients(

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import AbstractBasis, Start, as_array, glorot
+from ..initialise import as_array, glorot
+from ._basis import AbstractBasis, Start
 
 
 class Wavelet(AbstractBasis):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from ._basis import LinearBasis, Start, small_curve_coefficients, uniform_grid
 
-_DEGREE = 3
+DEGREE = 3
 
 
 class BSpline(LinearBasis):
@@ -23,7 +23,7 @@ class BSpline(LinearBasis):
     def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         basis = cls(
             grid=uniform_grid(inputs, start.size + 1, start.interval),
-            coefficients=jnp.zeros((outputs, inputs, start.size + _DEGREE)),
+            coefficients=jnp.zeros((outputs, inputs, start.size + DEGREE)),
         )
         coefficients = small_curve_coefficients(basis, rng, start)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)
@@ -31,13 +31,13 @@ class BSpline(LinearBasis):
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
         grid = jax.lax.stop_gradient(self.grid)
         first, last = grid[:, 1:2] - grid[:, :1], grid[:, -1:] - grid[:, -2:-1]
-        steps = jnp.arange(1, _DEGREE + 1, dtype=grid.dtype)
+        steps = jnp.arange(1, DEGREE + 1, dtype=grid.dtype)
         knots = jnp.concatenate(
             [grid[:, :1] - first * steps[::-1], grid, grid[:, -1:] + last * steps], axis=1
         )
         x = x[:, None]
         b = ((x >= knots[:, :-1]) & (x < knots[:, 1:])).astype(x.dtype)
-        for k in range(1, _DEGREE + 1):
+        for k in range(1, DEGREE + 1):
             left = (x - knots[:, : -k - 1]) / (knots[:, k:-1] - knots[:, : -k - 1])
             right = (knots[:, k + 1 :] - x) / (knots[:, k + 1 :] - knots[:, 1:-k])
             b = left * b[:, :-1] + right * b[:, 1:]

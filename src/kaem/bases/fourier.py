@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import LinearBasis, Start, as_array, glorot, uniform_grid
+from ..initialise import as_array, glorot
+from ._basis import LinearBasis, Start, uniform_grid
 
 
 class Fourier(LinearBasis):

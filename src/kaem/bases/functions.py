@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._basis import AbstractBasis, Start, as_array, glorot, host_rng
+from ..initialise import as_array, glorot, host_rng
+from ._basis import AbstractBasis, Start
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .fourier import Fourier

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from ._wavelet import Wavelet
 
-_NORM = 2 / (3**0.5 * jnp.pi**0.25)
+NORM = 2 / (3**0.5 * jnp.pi**0.25)
 
 
 class MexicanHat(Wavelet):
@@ -17,4 +17,4 @@ class MexicanHat(Wavelet):
 
     def mother(self, x: Array) -> Array:
         x = self.tau * x
-        return _NORM * (1 - x**2) * jnp.exp(-0.5 * x**2)
+        return NORM * (1 - x**2) * jnp.exp(-0.5 * x**2)

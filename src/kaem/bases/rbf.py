@@ -35,7 +35,7 @@ class RBF(LinearBasis):
 
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P G"]:
         grid = jax.lax.stop_gradient(self.grid)
-        inverse_width = jnp.exp(-self.log_tau) / _spacing(grid)
+        inverse_width = jnp.exp(-self.log_tau) / spacing(grid)
         return jnp.exp(-0.5 * ((x[:, None] - grid) * inverse_width) ** 2)
 
     def feature_sums(
@@ -58,7 +58,7 @@ def _feature_sums_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _sums_and_slopes(log_tau: Array, grid: Array, z: Array, weights: Array) -> tuple[Array, Array]:
-    inverse_width = jnp.exp(-log_tau) / _spacing(grid)
+    inverse_width = jnp.exp(-log_tau) / spacing(grid)
 
     def term(z: Array, weight: Array) -> tuple[Array, Array]:
         x2 = ((z[..., None] - grid) * inverse_width) ** 2
@@ -68,7 +68,7 @@ def _sums_and_slopes(log_tau: Array, grid: Array, z: Array, weights: Array) -> t
     return sum_over_samples(term, z, weights)
 
 
-def _spacing(grid: Float[Array, "P G"]) -> Float[Array, "P G"]:
+def spacing(grid: Float[Array, "P G"]) -> Float[Array, "P G"]:
     """The mean distance of each centre from its neighbours."""
     step = jnp.maximum(jnp.diff(grid, axis=1), 1e-6)
     inner = (step[:, 1:] + step[:, :-1]) / 2

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "details": details,
     }
     if options.figure:
-        figure(details, Path(options.figure))
+        _figure(details, Path(options.figure))
     return result
 
 
@@ -104,11 +104,11 @@ def results(median: dict[str, float]) -> dict[str, float]:
     }
 
 
-def figure(details: dict[str, Any], path: Path) -> None:
+def _figure(details: dict[str, Any], path: Path) -> None:
     """After the paper's "Sampling times": milliseconds over Q, the diffusion model as a line."""
-    from ..interpret.figures import BLUE, GREY, ORANGE, _figure, save_figure
+    from ..interpret.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
-    made, axes = _figure(5.2, 3.6)
+    made, axes = new_figure(5.2, 3.6)
     axis = axes[0, 0]
     colours = (BLUE, "#56B4E9", "#CC79A7", "#009E73", ORANGE)
     for (name, label), colour in zip(_LABELS.items(), colours, strict=True):

@@ -61,9 +61,9 @@ def _memory() -> float:
 
 
 def _figure(details: dict[str, Any], path: Path) -> None:
-    from ..interpret.figures import BLUE, GREY, _figure, save_figure
+    from ..interpret.figures import BLUE, GREY, new_figure, save_figure
 
-    figure, axes = _figure(4.2, 3.0)
+    figure, axes = new_figure(4.2, 3.0)
     axis = axes[0, 0]
     unit = details["single"]["median"]
     entries = [details[f"temperatures_{n}"] for n in TEMPERATURES]

@@ -20,7 +20,7 @@ from ..parallel import SPLIT, WHOLE, batch_mesh, over_batch
 from ..posterior import Langevin
 from ..training.build import build_model, build_posterior
 from ..training.config import Config, read_preset
-from ..training.loop import _Dispatch, batch_indices, initial_state
+from ..training.loop import Dispatch, batch_indices, initial_state
 from . import plain
 from .measure import draw_medians, interleaved
 
@@ -46,7 +46,7 @@ def updater(config: Config, shape: tuple[int, ...] = _SHAPE) -> Callable[[], Any
         0, 256, (max(1000, config.training.batch_size), *shape), dtype=np.uint8
     )
     model, posterior = build_model(config, shape), build_posterior(config)
-    dispatch = _Dispatch(config, posterior, model)
+    dispatch = Dispatch(config, posterior, model)
     held = [initial_state(model, posterior, config, len(data))]
     device_data, key = jnp.asarray(data), jax.random.key(0)
 
@@ -153,9 +153,9 @@ _PANELS = (
 
 def _figure(details: dict[str, Any], path: Path) -> None:
     """After the paper's "Training cost comparison": milliseconds over Q, DDPM as a line."""
-    from ..interpret.figures import BLUE, GREY, ORANGE, _figure, save_figure
+    from ..interpret.figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
-    figure, axes = _figure(7.2, 3.0, 1, 2)
+    figure, axes = new_figure(7.2, 3.0, 1, 2)
     for axis, (title, lines) in zip(axes[0], _PANELS, strict=True):
         for (name, label), colour in zip(lines.items(), (BLUE, ORANGE), strict=True):
             entries = [details[f"{name}_q{q}"] for q in COORDINATES]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..bases import RBF, BSpline, Chebyshev, Fourier, Functions
-from ..bases.rbf import _spacing
+from ..bases.rbf import spacing
 from ..generators import CNN, KAN
 from .text import array
 
@@ -131,7 +131,7 @@ static void ${name}_layer_${i}(const float in[${pixels}], float out[${outputs}])
 
 
 def _rbf(basis: Any) -> tuple[Template, dict[str, Any]]:
-    width = np.exp(-np.asarray(basis.log_tau)) / np.asarray(_spacing(basis.grid))
+    width = np.exp(-np.asarray(basis.log_tau)) / np.asarray(spacing(basis.grid))
     return _RBF, {"grid": basis.grid, "inverse_width": width}
 
 

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import __version__
-from ..bases import RBF, BSpline, Chebyshev, Fourier, Functions, MexicanHat, Morlet
-from ..bases._wavelet import Wavelet
-from ..bases.bspline import _DEGREE
-from ..bases.mexican_hat import _NORM
-from ..bases.rbf import _spacing
+from ..bases import RBF, BSpline, Chebyshev, Fourier, Functions, MexicanHat, Morlet, Wavelet
+from ..bases.bspline import DEGREE
+from ..bases.mexican_hat import NORM
+from ..bases.rbf import spacing
 from ..errors import UserError
 from ..generators import CNN, KAN
 from ..model import KAEM
@@ -200,7 +199,7 @@ _ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
 
 
 def _rbf(graph: Graph, basis: RBF, x: str) -> str:
-    inverse_width = _array(jnp.exp(-basis.log_tau) / _spacing(basis.grid))
+    inverse_width = _array(jnp.exp(-basis.log_tau) / spacing(basis.grid))
     gap = graph("Sub", x, _array(basis.grid))
     return graph("Exp", graph("Mul", graph("Mul", gap, gap), -(inverse_width**2) / 2))
 
@@ -208,13 +207,13 @@ def _rbf(graph: Graph, basis: RBF, x: str) -> str:
 def _bspline(graph: Graph, basis: BSpline, x: str) -> str:
     grid = _array(basis.grid)
     first, last = grid[:, 1:2] - grid[:, :1], grid[:, -1:] - grid[:, -2:-1]
-    steps = np.arange(1, _DEGREE + 1, dtype=np.float32)
+    steps = np.arange(1, DEGREE + 1, dtype=np.float32)
     knots = np.concatenate(
         [grid[:, :1] - first * steps[::-1], grid, grid[:, -1:] + last * steps], axis=1
     )
     inside = graph("And", graph("GreaterOrEqual", x, knots[:, :-1]), graph("Less", x, knots[:, 1:]))
     b = graph("Cast", inside, to=graph.onnx.TensorProto.FLOAT)
-    for k in range(1, _DEGREE + 1):
+    for k in range(1, DEGREE + 1):
         low, high = knots[:, : -k - 1], knots[:, k + 1 :]
         left = graph("Div", graph("Sub", x, low), knots[:, k:-1] - low)
         right = graph("Div", graph("Sub", high, x), high - knots[:, 1:-k])
@@ -262,7 +261,7 @@ def _morlet(graph: Graph, tau: np.ndarray, x: str) -> str:
 def _mexican_hat(graph: Graph, tau: np.ndarray, x: str) -> str:
     x = graph("Mul", x, tau)
     square = graph("Mul", x, x)
-    wave = graph("Mul", graph("Sub", np.float32(1), square), np.float32(_NORM))
+    wave = graph("Mul", graph("Sub", np.float32(1), square), np.float32(NORM))
     return graph("Mul", wave, _window(graph, square))
 
 

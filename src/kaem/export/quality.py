@@ -21,8 +21,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
-from ..bases._basis import host_rng
 from ..data.sheets import is_image
+from ..initialise import host_rng
 from ..metrics.proxies import proxy_distance
 from ..model import KAEM, AbstractModel
 from .quantised import Quantised, exportable

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..bases import ACTIVATIONS, Functions
-from ..bases._basis import LinearBasis
+from ..bases import ACTIVATIONS, Functions, LinearBasis
 from ..errors import UserError
 from ..generators import CNN, KAN
 from ..interpret.influence import readable

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..bases._basis import as_array, host_rng
 from ..derived import Derived, follow, keep
+from ..initialise import as_array, host_rng
 from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
 from .upsample import (
     Planes,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..priors import AbstractPrior, MixturePrior
 from .curves import Place, curves_at, place_name
-from .figures import BLUE, GREEN, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 _DRAWS, _CHUNK = 16_384, 2048  # samples in a histogram, and those drawn at once
 _BINS = 60
@@ -140,7 +140,7 @@ def density_sheet(
     curves = density_curves(prior, count, 1201, order=order, latents=latents, key=key)
     columns = min(6, math.ceil(math.sqrt(len(curves) * 1.5)))
     rows = math.ceil(len(curves) / columns)
-    figure, axes = _figure(1.7 * columns + 0.4, 1.45 * rows + 1.0, rows, columns, sharey=True)
+    figure, axes = new_figure(1.7 * columns + 0.4, 1.45 * rows + 1.0, rows, columns, sharey=True)
     # A domain much wider than the densities would show a spike: the window is where they are.
     seen = [c.z[np.maximum(c.density, c.reference) > _NEGLIGIBLE * c.density.max()] for c in curves]
     window = min(z[0] for z in seen), max(z[-1] for z in seen)

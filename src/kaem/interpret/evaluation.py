@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .figures import BLUE, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
 
 def extrapolations(details: dict[str, Any], path: Path) -> bool:
@@ -15,7 +15,7 @@ def extrapolations(details: dict[str, Any], path: Path) -> bool:
     ]
     if not names:
         return False
-    made, axes = _figure(3.6 * len(names), 3.0, columns=len(names))
+    made, axes = new_figure(3.6 * len(names), 3.0, columns=len(names))
     for axis, name in zip(axes[0], names, strict=True):
         entry = details[name]
         sizes = np.array(entry["sizes"])
@@ -42,7 +42,7 @@ def extrapolations(details: dict[str, Any], path: Path) -> bool:
 
 def likelihoods(values: np.ndarray, method: str, path: Path) -> None:
     """The log-likelihoods of all examples."""
-    made, axes = _figure(4.2, 2.8)
+    made, axes = new_figure(4.2, 2.8)
     axis = axes[0, 0]
     axis.hist(values, bins=min(40, max(5, len(values) // 4)), color=BLUE)
     axis.axvline(float(np.mean(values)), color=ORANGE, lw=1.5, label=f"mean {np.mean(values):,.1f}")
@@ -60,7 +60,7 @@ def latents(found: dict[str, Any], path: Path) -> None:
     errors = np.ravel(found["mismatch_error"])
     order = np.argsort(-information)
     place = np.arange(1, len(order) + 1)
-    made, axes = _figure(5.2, 3.0)
+    made, axes = new_figure(5.2, 3.0)
     axis = axes[0, 0]
     axis.plot(place, information[order], "o", ms=3, color=BLUE, label="information: mean KL(p(z|x) || p(z))")  # fmt: skip
     known = np.isfinite(errors[order])

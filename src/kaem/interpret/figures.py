@@ -17,7 +17,7 @@ from ..files import write_atomically
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **kwargs: Any) -> Any:
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **kwargs: Any) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -73,7 +73,7 @@ def training_curves(history: list[dict[str, Any]], path: Path) -> dict[str, np.n
         if name in history[0]
     }
     panels = [(names, label) for names, label in _PANELS if names[0] in series]
-    figure, axes = _figure(7.2, 2.4 * math.ceil(len(panels) / 2), math.ceil(len(panels) / 2), 2)
+    figure, axes = new_figure(7.2, 2.4 * math.ceil(len(panels) / 2), math.ceil(len(panels) / 2), 2)
     for axis, (names, label) in zip(axes.flat, panels, strict=False):
         for name, colour in zip(names, (BLUE, ORANGE), strict=False):
             if name in series:

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..bases._basis import host_rng
 from ..data.sheets import is_image
 from ..errors import UserError
 from ..generators import GENERATORS, AbstractGenerator
+from ..initialise import host_rng
 from ..model import KAEM, AbstractModel
 from ..priors.inverse_transform import gauss_legendre
 from .curves import Place, place_name
-from .figures import BLUE, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREY, ORANGE, new_figure, save_figure
 
 MOST_SWEPT = 256
 _DRAWS = 1024  # for the variance of the output
@@ -184,7 +184,7 @@ def draw_influence(found: Influence, path: Path, count: int = 30) -> list[Place]
     places = found.places[:count]
     rows = np.arange(len(places))
     # Side by side: where the output bends within a latent's range, slopes are far above sweeps.
-    figure, axes = _figure(7.0, 1.0 + 0.19 * max(len(places), 4), columns=2, sharey=True)
+    figure, axes = new_figure(7.0, 1.0 + 0.19 * max(len(places), 4), columns=2, sharey=True)
     panels = (
         (found.sweep, BLUE, "over its whole range: quantile sweep", ""),
         (

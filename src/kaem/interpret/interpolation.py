@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..model import AbstractModel
 from .curves import Curve, Place, curves_at, symbol
-from .figures import BLUE, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREY, ORANGE, new_figure, save_figure
 from .influence import Influence, readable
 from .traversal import density_window, show_images
 
@@ -147,7 +147,7 @@ def draw_interpolation(
     points = len(found.slerp.z)
     height, width = found.slerp.images.shape[1:3]
     strip = 6.1 / points * height / width
-    figure, axes = _figure(
+    figure, axes = new_figure(
         7.0, 2 * strip + 4.0, 4, len(found.curves),
         gridspec_kw={"height_ratios": [strip, strip, 0.95, 1.15]},
     )  # fmt: skip

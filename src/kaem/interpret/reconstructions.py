@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..data.sheets import is_image
 from ..errors import UserError
 from ..model import AbstractModel
-from .figures import _figure, save_figure
+from .figures import new_figure, save_figure
 from .inference import explainable
 
 
@@ -60,7 +60,7 @@ def reconstruction_sheet(found: Reconstructions, path: Path, count: int = 10) ->
         (r"$|x - \tilde x|$", np.abs(x - tilde), (0.0, scale[1] - scale[0])),
     ]
     width, height = 7.2 / 10, 7.2 / 10 * x.shape[1] / x.shape[2]
-    made, axes = _figure(max(3.4, width * len(x) + 0.5), 3 * height + 0.55, len(rows), len(x))
+    made, axes = new_figure(max(3.4, width * len(x) + 0.5), 3 * height + 0.55, len(rows), len(x))
     for line, (label, images, limits) in zip(axes, rows, strict=True):
         for axis, image in zip(line, images, strict=True):
             axis.imshow(_shown(image, limits), cmap="gray", vmin=0, vmax=1)

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..model import LatentModel
 from ..objectives import checked_ladder, cosine_exponent, power_law
 from ..training.run import Run
-from .figures import BLUE, GREEN, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 from .power_posteriors import power_posteriors
 
 
@@ -139,7 +139,7 @@ def temperature_figure(found: Temperatures, path: Path, bins: Trapezoids | None 
     """Ladder, exponent, swap rates, and the trapezoids if they are given."""
     from matplotlib import colormaps
 
-    figure, axes = _figure(7.2, 5.2 if bins is not None else 4.6, 2, 2)
+    figure, axes = new_figure(7.2, 5.2 if bins is not None else 4.6, 2, 2)
     number = found.ladder.shape[1] - 1
     colours = colormaps["cividis"](np.linspace(0, 0.92, number + 1))
     marker = "o" if len(found.steps) == 1 else None

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..model import AbstractModel
 from .curves import Curve, Place, curves_at, place_name, symbol
-from .figures import BLUE, GREY, ORANGE, _figure, save_figure
+from .figures import BLUE, GREY, ORANGE, new_figure, save_figure
 from .influence import readable
 
 
@@ -113,7 +113,7 @@ def draw_traversal(found: Sequence[Traversal], path: Path, base: str = "their me
     height, width = found[0].images.shape[1:3]
     strip = 6.3 / points * height / width
     ratios = [strip, 0.95] * len(found)
-    figure, axes = _figure(
+    figure, axes = new_figure(
         7.0, sum(ratios) + 0.66 * len(found) + 0.6, 2 * len(found), gridspec_kw={"height_ratios": ratios}
     )  # fmt: skip
     for row, one in enumerate(found):

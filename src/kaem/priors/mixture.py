@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..bases._wavelet import Wavelet
+from ..bases import Wavelet
 from ..methods import compiled
 from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre

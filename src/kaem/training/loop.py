@@ -118,7 +118,7 @@ def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
     return memory | {"chains": memory["chains"][indices]}
 
 
-class _Dispatch:
+class Dispatch:
     """A compiled run of up to `longest` updates, for one table resolution."""
 
     def __init__(
@@ -251,7 +251,7 @@ def updates(
     edges = {t.steps, *regrids}
     for every in (t.log_every, t.checkpoint_every, t.sample_every):
         edges |= set(range(every, t.steps, every))
-    dispatch = _Dispatch(config, posterior, state.model, transform)
+    dispatch = Dispatch(config, posterior, state.model, transform)
     chains = getattr(posterior, "follows_score", False)
     device_data = everywhere(jnp.asarray(data), dispatch.mesh)
     totals: dict[str, float] = {}
@@ -276,7 +276,7 @@ def updates(
         model, notes = upkeep(state.model, metrics, config.prior, chains)
         shapes: list[Any] = [jax.tree.structure(m) for m in (state.model, model)]
         if shapes[0] != shapes[1]:  # a table of another resolution is another program
-            dispatch = _Dispatch(config, posterior, model, transform)
+            dispatch = Dispatch(config, posterior, model, transform)
         state = replace(state, model=model)
         advice = None if warned else _advice(metrics, config)
         if advice:

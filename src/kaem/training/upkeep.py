@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from ..bases import Functions
-from ..bases._basis import LinearBasis
-from ..bases._grid import transfer
+from ..bases import Functions, LinearBasis, transfer
 from ..model import KAEM, AbstractModel
 from ..priors import UnivariatePrior
 from .config import GridConfig, PriorConfig

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...priors import AbstractPrior
-from ..figures import BLUE, GREY, ORANGE, _figure, save_figure
+from ..figures import BLUE, GREY, ORANGE, new_figure, save_figure
 from .fits import Fit, Fits, family, targets
 from .fitting import density_of
 
@@ -47,7 +47,7 @@ def symbolic_sheet(
     shown = comparisons(prior, fits, count)
     columns = min(_COLUMNS, len(shown))
     rows = math.ceil(len(shown) / columns)
-    figure, axes = _figure(
+    figure, axes = new_figure(
         max(1.8 * columns, 3.8), 2.35 * rows + 0.7, 2 * rows, columns,
         height_ratios=[2.4, 1] * rows, sharex=True,
     )  # fmt: skip

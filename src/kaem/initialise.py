@@ -1,0 +1,20 @@
+"""Where initial parameters come from: NumPy, seeded by JAX keys, so that making a model compiles nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+def host_rng(key: PRNGKeyArray) -> np.random.Generator:
+    """NumPy's generator seeded by a JAX key: initialising a model then compiles nothing."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+
+def as_array(values: np.ndarray) -> Array:
+    return jnp.asarray(values.astype(np.float32))
+
+
+def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndarray, "Q P"]:
+    """Glorot-normal weights: variance 2 / (inputs + outputs)."""
+    return rng.normal(0, (2 / (inputs + outputs)) ** 0.5, (outputs, inputs))
