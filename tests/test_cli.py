@@ -82,6 +82,20 @@ def test_an_existing_run_is_refused_and_untouched(trained, capsys):
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "quickstart", "--out", ""], "out is empty"),
+        (["sample", "", "-n", "1"], "run is empty"),
+        (["train", "quickstart", "--set", "training.noise=nan"], "finite number"),
+        (["train", "quickstart", "--set", "optimiser.prior_rate=inf"], "finite number"),
+    ],
+)
+def test_nothing_and_no_number_are_refused(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_model_is_never_overwritten_by_going_backwards(trained, tmp_path, capsys):
     """Without its checkpoints a run cannot go on; with an older one it can, and keeps its model."""
     copy = tmp_path / "copy"

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import os
 import struct
 import tarfile
 import threading
@@ -658,3 +659,34 @@ def test_shared_rgb_arrays(shared_data):
         small = load(path, split="test", size=16, limit=100)
         whole = x[:100].reshape(100, 16, size // 16, 16, size // 16, 3).mean((2, 4))
         assert abs(small - whole).mean() < 6  # Lanczos is sharper than the mean of each block
+
+
+def test_photographs_are_turned_upright_and_it_is_said(tmp_path):
+    """A camera held on its side writes the pixels as they lie, and says so in EXIF."""
+    upright = np.zeros((6, 4, 3), np.uint8)
+    upright[:2] = 255
+    lying = Image.fromarray(np.rot90(upright).copy())
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    lying.save(tmp_path / "a.png", exif=exif)
+    Image.fromarray(upright).save(tmp_path / "b.png")
+    notes = []
+    x = load(str(tmp_path), say=notes.append)
+    np.testing.assert_array_equal(x[0], upright)
+    np.testing.assert_array_equal(x[1], upright)
+    assert "1 of 2" in notes[0]
+    assert "upright" in notes[0]
+
+
+def test_members_that_are_no_arrays_are_refused(tmp_path):
+    path = tmp_path / "bad.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x.npy", b"this is no array")
+    with pytest.raises(UserError, match="no array"):
+        load(str(path))
+
+
+def test_a_pipe_among_images_is_passed_over(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "b.png")
+    assert load(str(tmp_path)).shape == (1, 4, 4, 1)

@@ -123,3 +123,42 @@ def test_keeping_changes_no_bits():
         ready = plain.prepared(cells=plain.prior.cells)
         key = jax.random.key(5)
         np.testing.assert_array_equal(ready.prior.sample(key, 50), plain.prior.sample(key, 50))
+
+
+def test_an_edit_of_part_of_a_large_array_is_noticed():
+    """An ablated channel of a kernel, one coefficient of a prior."""
+    a, b = jax.random.split(jax.random.key(0))
+    prior = MixturePrior(2, 8, key=a, cells=32, domain=(-4.0, 4.0))
+    model = KAEM(prior, CNN(8, (32, 32, 3), key=b), noise=0.3).prepared()
+    z = model.prior.sample(jax.random.key(1), 1)
+    for channel in (0, 1, 77, 127):
+        ablated = eqx.tree_at(
+            lambda m: m.generator.kernels[0],
+            model,
+            replace_fn=lambda kernel, c=channel: kernel.at[..., c].set(0.0),
+        )
+        assert np.isnan(ablated.decode(z)).all()
+    wide = UnivariatePrior(30, 61, key=a, cells=32).cache()
+    moved = eqx.tree_at(
+        lambda p: p.energies.basis.coefficients, wide, replace_fn=lambda c: c.at[7, 3, 1].add(5.0)
+    )
+    assert np.isnan(moved.inverse_cdf(jnp.full((61, 30), 0.5))).all()
+
+
+@pytest.mark.parametrize("cells", [8, 64])
+def test_gradients_through_short_tables_are_those_of_long_ones(cells, monkeypatch):
+    """Up to 64 cells are found by a chain of selects, more by a search: one function, one gradient."""
+    from kaem.priors import inverse_transform
+
+    prior = UnivariatePrior(1, 2, key=jax.random.key(0), cells=cells)
+    u = jax.random.uniform(jax.random.key(1), (20, 2, 1))
+
+    def gradients():
+        return eqx.filter_grad(lambda p: jnp.sum(jnp.sin(3 * p.uncache().inverse_cdf(u))))(prior)
+
+    chained = gradients()
+    monkeypatch.setattr(inverse_transform, "_CHAIN", 0)
+    jax.clear_caches()
+    searched = gradients()
+    for a, b in zip(jax.tree.leaves(chained), jax.tree.leaves(searched), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

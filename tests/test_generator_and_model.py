@@ -196,7 +196,7 @@ def test_truncated_and_nonfinite_models_are_refused(tmp_path):
         kaem.load(path)
     bad = eqx.tree_at(lambda m: m.prior.domain, make(), jnp.full((2, 2), jnp.nan))
     bad.save(path)
-    with pytest.raises(UserError, match="non-finite"):
+    with pytest.raises(UserError, match="finite"):
         kaem.load(path)
     with pytest.raises(UserError, match="no model"):
         kaem.load(tmp_path / "absent.safetensors")
@@ -233,3 +233,56 @@ def test_public_names():
     assert "KAEM" in dir(kaem)
     with pytest.raises(AttributeError, match="nothing"):
         _ = kaem.nothing
+
+
+@pytest.mark.parametrize("name", ["jax.numpy.savez", "jax.numpy.load", "equinox.nn.WeightNorm"])
+def test_files_name_nothing_that_does_more_than_compute(tmp_path, name):
+    """A file says what is called with what: functions that write are not among what it may name."""
+    path, victim = tmp_path / "m.safetensors", tmp_path / "victim.npz"
+    victim.write_bytes(b"precious")
+    make().save(path)
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    structure = json.loads(header["__metadata__"]["structure"])
+    structure["fields"]["generator"]["fields"]["layers"] = (
+        {"class": name, "fields": {"layer": {"value": str(victim)}}}
+        if "nn." in name
+        else {"function": name}
+    )
+    header["__metadata__"]["structure"] = json.dumps(structure)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    with pytest.raises(UserError, match="does not know"):
+        kaem.load(path)
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("noise",), 0.0),
+        (("noise",), -1.0),
+        (("noise",), "x"),
+        (("prior", "cells"), 33),
+        (("prior", "cells"), 2**31),
+        (("prior", "cells"), 10**30),
+        (("prior", "reference"), "haar"),
+    ],
+)
+def test_what_a_constructor_refuses_a_file_cannot_bring_in(tmp_path, where, value):
+    path = tmp_path / "m.safetensors"
+    make().save(path)
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    structure = json.loads(header["__metadata__"]["structure"])
+    fields = structure["fields"]
+    for part in where[:-1]:
+        fields = fields[part]["fields"]
+    fields[where[-1]] = {"value": value}
+    header["__metadata__"]["structure"] = json.dumps(structure)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    with pytest.raises(UserError, match="not a readable KAEM model"):
+        kaem.load(path)

@@ -246,3 +246,15 @@ def test_tables_that_disagree_with_the_normalisers_count_as_wrong():
 def test_bad_mixtures_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MixturePrior(2, key=jax.random.key(0), **options)
+
+
+@pytest.mark.parametrize("domain", [(12.0, 16.0), (20.0, 24.0), (-30.0, -25.0)])
+def test_a_domain_far_from_the_reference_is_normalised(domain):
+    """The reference's mass there is beyond float32; the density is not."""
+    prior = MixturePrior(2, 2, key=jax.random.key(0), cells=512, domain=domain)
+    z = np.linspace(*domain, 20_001)
+    points = jnp.broadcast_to(jnp.asarray(z, jnp.float32)[:, None], (len(z), 2))
+    each = jax.vmap(lambda z: jax.nn.logsumexp(prior.log_components(z), axis=-1))(points)
+    mass = np.trapezoid(np.exp(np.asarray(each, float)), z, axis=0)
+    np.testing.assert_allclose(mass, 1, rtol=2e-3)
+    assert float(jnp.max(prior.table_error())) < 1e-2

@@ -215,6 +215,25 @@ def test_any_optimiser_of_optax_fits():
     np.testing.assert_allclose(moves[1], 2 * moves[0], rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        optax.chain(optax.adam(1e-3), optax.contrib.reduce_on_plateau()),
+        optax.MultiSteps(optax.adam(1e-3), 2),
+    ],
+    ids=["plateau", "multi-steps"],
+)
+def test_optimisers_that_ask_for_more_fit_too(optimiser):
+    x = np.random.default_rng(0).normal(1.0, 0.1, (32, 4, 2))
+    _, history = kaem.fit(own(), x, optimiser=optimiser, steps=8, batch_size=16, log_every=4)
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
+def test_what_is_no_optimiser_is_refused():
+    with pytest.raises(ValueError, match=r"optax\.adam"):
+        kaem.fit(MODEL, digits(), optimiser="adam")
+
+
 def test_a_frozen_prior_is_frozen_under_any_optimiser():
     adamw = optax.adamw(1e-2, weight_decay=0.1)
     trained, _ = kaem.fit(

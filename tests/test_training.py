@@ -105,6 +105,63 @@ def test_checkpoint_round_trip_is_bit_exact(tmp_path):
     assert same((final.model, final.optimiser), (resumed.model, resumed.optimiser))
 
 
+def _damaged(path, change):
+    data = bytearray((path / "state.safetensors").read_bytes())
+    change(data)
+    (path / "state.safetensors").write_bytes(bytes(data))
+
+
+def test_checkpoints_that_are_not_what_was_written_are_passed_over(tmp_path):
+    """NaN, a flipped bit, a header that lies: the one before is used, and named."""
+    from safetensors.numpy import load_file, save_file
+
+    config, x = tiny(), images()
+    state = fresh(config, x)
+
+    def start(folder):
+        for step in (10, 20):
+            checkpoint.write(folder, replace(state, step=step), keep=2)
+        return folder / "00000020"
+
+    def flip(data):
+        data[-9] ^= 1
+
+    def read(folder):
+        restored, notes = checkpoint.read(folder, state)
+        assert restored.step == 10
+        assert "00000020" in notes[0]
+        return notes[0]
+
+    _damaged(start(tmp_path / "flipped"), flip)
+    assert "not what was written" in read(tmp_path / "flipped")
+    for name, header in {
+        "nan": {"step": "20", "cells": str(state.model.prior.cells)},
+        "step": {"step": "1", "cells": str(state.model.prior.cells)},
+        "cells": {"step": "20", "cells": "1000000000000"},
+    }.items():
+        file = start(tmp_path / name) / "state.safetensors"
+        arrays = load_file(file)
+        if name == "nan":
+            arrays = {n: a * np.nan if a.dtype.kind == "f" else a for n, a in arrays.items()}
+        save_file(arrays, file, header)
+        read(tmp_path / name)
+
+
+def test_other_names_among_checkpoints_are_left_alone(tmp_path):
+    config, x = tiny(), images()
+    state = fresh(config, x)
+    for name in ("300", "²", "9999999999x", "notes"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "00000400").mkdir()  # newer, and empty
+    for step in (10, 20, 30):
+        checkpoint.write(tmp_path, replace(state, step=step), keep=2)
+    assert checkpoint.steps(tmp_path) == [20, 30, 400]
+    assert all((tmp_path / name).is_dir() for name in ("300", "²", "9999999999x", "notes"))
+    restored, notes = checkpoint.read(tmp_path, state)
+    assert restored.step == 30
+    assert len(notes) == 1
+
+
 def test_checkpoint_with_refined_tables_restores(tmp_path):
     config, x = tiny(), images()
     state = fresh(config, x)

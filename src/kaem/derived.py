@@ -9,6 +9,7 @@ Whatever is kept so is invisible to gradients, and noticed when the parameters h
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-_LOOKED_AT = 16_384  # numbers of a larger array that enter its checksum, evenly spread
+_WHOLE = (
+    2**16
+)  # numbers of an array that enter its checksum; of a larger one a share, evenly spread
 
 
 class Derived(eqx.Module):
@@ -62,10 +65,20 @@ def _checksum(source: Any) -> UInt32[Array, ""]:
     """Of the bits of all parameters, in their order: sums of integers do not depend on who adds them."""
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)):
-        numbers = jax.lax.stop_gradient(leaf).astype(jnp.float32).reshape(-1)
-        bits = jax.lax.bitcast_convert_type(
-            numbers[:: -(-numbers.size // _LOOKED_AT) or 1], jnp.uint32
-        )
+        leaf = jax.lax.stop_gradient(leaf)
+        numbers = (leaf if leaf.dtype.itemsize > 2 else leaf.astype(jnp.float32)).reshape(-1)
+        seen = numbers[:: _stride(leaf.shape)]
+        bits = jax.lax.bitcast_convert_type(seen, jnp.uint32).reshape(-1)
         odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
     return total
+
+
+def _stride(shape: tuple[int, ...]) -> int:
+    """Of what is looked at: 1 but for large arrays, and a prime that meets all rows and columns."""
+    size = prod(shape)
+    if size <= _WHOLE:
+        return 1
+    primes = (31, 61, 127, 251, 509, 1021, 2039, 4093, 8191)
+    fitting = [p for p in primes if p >= size // _WHOLE * 8 and all(n % p for n in shape)]
+    return fitting[0] if fitting else 1

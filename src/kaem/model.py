@@ -4,7 +4,7 @@ $z \sim p_f(z)$, $\tilde x = G(z, \sigma_\varepsilon\varepsilon)$, $p(x \mid z) 
 """
 
 from abc import abstractmethod
-from math import log, pi, prod
+from math import isfinite, log, pi, prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,10 +79,12 @@ class LatentModel(AbstractModel):
     generator_noise: float = eqx.field(static=True, default=0.0)  # sigma_epsilon
 
     def __check_init__(self) -> None:
-        if self.noise <= 0 or self.generator_noise < 0:
+        noises = (self.noise, self.generator_noise)
+        numbers = all(isinstance(n, int | float) and isfinite(n) for n in noises)
+        if not numbers or self.noise <= 0 or self.generator_noise < 0:
             raise ValueError(
-                f"noise must be positive and generator_noise non-negative, "
-                f"got {self.noise} and {self.generator_noise}."
+                "noise must be positive and generator_noise non-negative, both finite numbers, got "
+                f"{self.noise!r} and {self.generator_noise!r}."
             )
         takes = self.generator.coordinates
         if takes is not None and takes != self.prior.shape[0]:

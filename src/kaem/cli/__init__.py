@@ -77,6 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         options = parser().parse_args(arguments)
+        for name, value in vars(options).items():
+            if value == "":
+                raise UserError(
+                    f"{name} is empty, as an unset variable of the shell is; give a value."
+                )
         # One device for each core (see kaem.parallel), decided before JAX is imported.
         if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
             os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))

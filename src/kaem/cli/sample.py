@@ -73,6 +73,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     chunk = min(options.n, 1000)
     keys = jax.random.split(jax.random.key(options.seed), -(-options.n // chunk))
     x = np.concatenate([np.asarray(draw(model, key, chunk)) for key in keys])[: options.n]
+    if not np.isfinite(x).all():
+        raise UserError(
+            f"what {options.run} draws is not finite: its parameters are too large to compute with, or "
+            "damaged. Nothing was written; train it again with lower rates, or restore the file."
+        )
     if options.noise and model.output == "sigmoid":
         outside = np.mean((x < 0) | (x > 1))
         fate = "clipped in the sheet; -o FILE.npz keeps them" if sheet else "left as they are"

@@ -48,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def resolve(options: argparse.Namespace) -> Any:
     """The settings that the options ask for."""
+    from ..data import DATASETS
     from ..training.config import Config, merge, override, preset_names, read_file, read_preset
 
     what = options.what
@@ -74,6 +75,10 @@ def resolve(options: argparse.Namespace) -> Any:
         values = merge(values, given.get("settings", given))
     if options.data:
         values = merge(values, {"data": {"name": options.data}})
+    name = values.get("data", {}).get("name", "")
+    if name and Path(name).exists() and name not in DATASETS:
+        # A run is resumed, measured and reported from other folders too.
+        values = merge(values, {"data": {"name": str(Path(name).resolve())}})
     if options.prior_from:
         values = merge(values, {"prior": _prior_from(options.prior_from)})
     if options.freeze_prior:
@@ -140,7 +145,9 @@ def _resumed(options: argparse.Namespace, out: Path) -> Any:
     if options.steps is not None:
         config = replace(config, training=replace(config.training, steps=options.steps))
     if options.data:
-        config = replace(config, data=replace(config.data, name=options.data))
+        place = Path(options.data)
+        name = str(place.resolve()) if place.exists() else options.data
+        config = replace(config, data=replace(config.data, name=name))
     return config
 
 

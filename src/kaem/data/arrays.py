@@ -78,11 +78,15 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
                 )
             with loaded.zip.open(member) as packed:
                 _check_header(packed, member.file_size)
-            return loaded[name]
+            array = loaded[name]
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is no array")
+            return array
     except _DAMAGE as error:
         if isinstance(error, UserError):
             raise
-        reason = "it holds Python objects" if "pickle" in str(error) else str(error)
+        objects = "Object arrays" in str(error) or "Cannot load file" in str(error)
+        reason = "it holds Python objects" if objects else str(error)
         raise UserError(
             f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
             "save plain numeric arrays with np.save or np.savez."
@@ -103,6 +107,8 @@ def _check_header(file: IO[bytes], size: int) -> None:
     first = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"its header claims the shape {shape}")
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > size and not dtype.hasobject:
         raise ValueError(
@@ -113,9 +119,11 @@ def _check_header(file: IO[bytes], size: int) -> None:
 
 
 def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> str:
+    more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
+    listed = ", ".join(keys[:20]) + more or "nothing"
     if key is not None:
         if key not in keys:
-            raise UserError(f"{path} has no array {key!r}; it holds {', '.join(keys)}.")
+            raise UserError(f"{path} has no array {key!r}; it holds {listed}.")
         return key
     for candidate in SPLIT_KEYS[split]:
         if candidate in keys:
@@ -123,14 +131,12 @@ def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> s
     if split == "test" and any(k in keys for k in SPLIT_KEYS["train"]):
         raise UserError(
             f"{path} has training data but no {' or '.join(SPLIT_KEYS['test'])}; it holds "
-            f"{', '.join(keys)}. Add one, or say which to use with --set data.key=NAME."
+            f"{listed}. Add one, or say which to use with --set data.key=NAME."
         )
     for candidate in (*ARRAY_KEYS, *(keys if len(keys) == 1 else [])):
         if candidate in keys:
             return candidate
-    raise UserError(
-        f"{path} holds {', '.join(keys) or 'nothing'}; say which to use with --set data.key=NAME."
-    )
+    raise UserError(f"{path} holds {listed}; say which to use with --set data.key=NAME.")
 
 
 def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np.ndarray:

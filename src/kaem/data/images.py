@@ -46,7 +46,13 @@ _CONVERTED: dict[str, Callable[[Any], bool]] = {
     "have 16 bits a channel: they are scaled to 8": (
         lambda image: re.search(r"I;16|;16[BLN]", f"{image.mode} {image.tile}") is not None
     ),
+    "say by EXIF that they lie on their side: they are turned upright": lambda i: _turned(i),
 }
+
+
+def _turned(image: Any) -> bool:
+    """Whether a camera recorded that it was held another way than the pixels lie."""
+    return image.getexif().get(0x0112, 1) in range(2, 9)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]
         tops = ((os.path.relpath(top, path), files) for top, _, files in os.walk(path))
         names = (os.path.join(top, file) for top, files in tops for file in files)
         plain = (name.replace(os.sep, "/").removeprefix("./") for name in names)
-        yield image_names(plain), lambda name: (path / name).read_bytes()
+        found = [name for name in image_names(plain) if (path / name).is_file()]  # no pipes
+        yield found, lambda name: (path / name).read_bytes()
         return
     try:
         archive = zipfile.ZipFile(path)
@@ -200,7 +207,7 @@ def _read(
     crop: int | None = None,
 ) -> np.ndarray:
     """Decode `names`, which must share their channels and, unless they are resized, their size."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     names = names[: options.limit]
     noticed: set[tuple[str, int]] = set()
@@ -209,10 +216,12 @@ def _read(
         try:
             with Image.open(io.BytesIO(content(names[i]))) as image:
                 noticed.update((what, i) for what, applies in _CONVERTED.items() if applies(image))
-                return image.size, _pixels(_eight_bit(image), options.size, crop)
+                upright = ImageOps.exif_transpose(image) if _turned(image) else image
+                return upright.size, _pixels(_eight_bit(upright), options.size, crop)
         except Exception as error:  # what Pillow raises depends on the format and the damage
             raise UserError(
-                f"{path / names[i]} cannot be read as an image ({error}). Remove or repair it; "
+                f"{path / names[i]} cannot be read as an image "
+                f"({re.sub('<_io.*>', 'its content', str(error))}). Remove or repair it; "
                 f"{i} files before it were fine."
             ) from error
 

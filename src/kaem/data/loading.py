@@ -60,8 +60,8 @@ def _at_path(source: str, key: str | None, split: Split, options: Options) -> np
     if not path.exists():
         raise UserError(
             f"there is no dataset {source!r}: it is neither a registered name "
-            f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, or run "
-            "`kaem data list`."
+            f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, run `kaem data list`, or "
+            "say where it is now with --data."
         )
     for dataset in DATASETS.values():
         if dataset.unpacked and path.name in dataset.forms(dataset.file(split)):

@@ -73,6 +73,11 @@ def training_curves(history: list[dict[str, Any]], path: Path) -> dict[str, np.n
         if name in history[0]
     }
     panels = [(names, label) for names, label in _PANELS if names[0] in series]
+    if not panels:
+        raise UserError(
+            "the history has none of the numbers that training logs (log_likelihood, loss, ...); restore "
+            "history.jsonl, or train on."
+        )
     figure, axes = new_figure(7.2, 2.4 * math.ceil(len(panels) / 2), math.ceil(len(panels) / 2), 2)
     for axis, (names, label) in zip(axes.flat, panels, strict=False):
         for name, colour in zip(names, (BLUE, ORANGE), strict=False):

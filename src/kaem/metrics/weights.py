@@ -94,7 +94,10 @@ def read_weights(path: Path) -> dict[str, tuple[np.ndarray, ...]]:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            found = {name: file[name] for name in file.files}
+        if strange := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{strange[0][:40]} is no array")
+        return found
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = "it holds Python objects" if "pickle" in str(error) else error
         raise UserError(

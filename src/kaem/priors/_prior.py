@@ -37,6 +37,18 @@ class Summary(NamedTuple):
     departure: Float[Array, "*family"]
 
 
+def _check_domain(domain: Float[np.ndarray, "R 2"], reference: str) -> None:
+    """Raise unless float32 can tell the ends of every domain apart, within the reference's support."""
+    low, high = REFERENCES[reference].support
+    lo, hi = domain.T.astype(float)
+    apart = (hi - lo) > 1e-4 * np.maximum(np.abs(lo), np.abs(hi))
+    if not (np.isfinite(domain).all() and apart.all() and (lo >= low).all() and (hi <= high).all()):
+        raise ValueError(
+            f"the domain of a {reference} prior must be finite, increasing, within {(low, high)}, and not "
+            f"too narrow for float32 to divide, got {domain.tolist()}."
+        )
+
+
 class AbstractPrior(eqx.Module):
     """A product of learned one-dimensional densities."""
 
@@ -71,15 +83,8 @@ class AbstractPrior(eqx.Module):
             raise ValueError(
                 f"unknown reference {reference!r}; choose one of {', '.join(REFERENCES)}."
             )
-        if cells < 4 or cells % 2:
-            raise ValueError(f"cells must be an even number of at least 4, got {cells}.")
         lo, hi = REFERENCES[reference].domain if domain is None else domain
-        support = REFERENCES[reference].support
-        if not (np.isfinite([lo, hi]).all() and lo < hi and support[0] <= lo and hi <= support[1]):
-            raise ValueError(
-                f"the domain of a {reference} prior must be finite, increasing and within "
-                f"{support}, got {(lo, hi)}."
-            )
+        _check_domain(np.array([[lo, hi]], np.float32), reference)
         q, p = energies
         self.energies = Functions.init(p, q, key=key, interval=(lo, hi), **functions)
         rows = p if len(shape) == 2 else 1
@@ -89,6 +94,15 @@ class AbstractPrior(eqx.Module):
         self.reference = reference
         self.cells = cells
         self.inverse_transform = inverse_transform
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.cells, int) or not 4 <= self.cells <= _MAX_CELLS or self.cells % 2:
+            raise ValueError(
+                f"cells must be an even number from 4 to {_MAX_CELLS}, got {self.cells!r}."
+            )
+        if self.reference not in REFERENCES:
+            raise ValueError(f"unknown reference {self.reference!r}.")
+        _check_domain(np.asarray(self.domain), self.reference)
 
     @property
     def pi_0(self) -> Reference:

@@ -17,7 +17,7 @@ $$F = F_k + \Delta\,\frac{\xi^2 + d_0\,\xi(1-\xi)}{1 + (d_0 + d_1 - 2)\,\xi(1-\x
 
 from abc import abstractmethod
 from math import prod
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -100,6 +100,32 @@ def _cell_of(knots: Array, u: Array) -> Array:
     return jnp.clip(start + last_below(_windows(knots, start, min(size, cells))), 0, cells - 1)
 
 
+@jax.custom_jvp
+def _chained(knots: Array, density: Array, u: Array) -> tuple[Array, ...]:
+    """The cell of each u, as a float, and knots and densities at both of its ends."""
+    columns = [knots[..., :-1], knots[..., 1:], density[..., :-1], density[..., 1:]]
+    found = [jnp.broadcast_to(column[..., :1], u.shape) for column in columns]
+    k = jnp.zeros(u.shape, jnp.int32)
+    for i in range(1, knots.shape[-1] - 1):
+        beyond = u >= knots[..., i : i + 1]
+        k = jnp.where(beyond, i, k)
+        found = [
+            jnp.where(beyond, column[..., i : i + 1], value)
+            for column, value in zip(columns, found, strict=True)
+        ]
+    return k.astype(u.dtype), *found
+
+
+@_chained.defjvp
+def _(primals: tuple, tangents: tuple) -> Any:
+    # Selected values change with the table, not with u; a gather says so in one operation, where
+    # differentiating every select compiles for half a minute.
+    made = _chained(*primals)
+    k = made[0].astype(jnp.int32)
+    ends = (*_ends(tangents[0], k), *_ends(tangents[1], k))
+    return made, (jnp.zeros_like(made[0]), *ends)
+
+
 class _Cell(NamedTuple):
     """Where a point is: cell, F at its left knot, its mass, end slopes over the mean density."""
 
@@ -153,18 +179,7 @@ class Table(AbstractTable):
         """The cell of each u. Up to 64 cells a chain of selects: one fused loop, no gathers."""
         if self.cells > _CHAIN:
             return self._cell(_cell_of(self.knots, u))
-        columns = [self.knots[..., :-1], self.knots[..., 1:]]
-        columns += [self.density[..., :-1], self.density[..., 1:]]
-        found = [jnp.broadcast_to(column[..., :1], u.shape) for column in columns]
-        k = jnp.zeros(u.shape, jnp.int32)
-        for i in range(1, self.cells):
-            beyond = u >= self.knots[..., i : i + 1]
-            k = jnp.where(beyond, i, k)
-            found = [
-                jnp.where(beyond, column[..., i : i + 1], value)
-                for column, value in zip(columns, found, strict=True)
-            ]
-        return self._scaled(k, *found)
+        return self._scaled(*_chained(self.knots, self.density, u))
 
     def _scaled(self, k: Array, start: Array, end: Array, p0: Array, p1: Array) -> _Cell:
         mass = jnp.maximum(end - start, jnp.finfo(start.dtype).tiny)

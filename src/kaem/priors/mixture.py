@@ -146,13 +146,16 @@ class MixturePrior(AbstractPrior):
         lo, hi = jax.lax.stop_gradient(self.domain)[0]
         x, w = gauss_legendre(int(np.clip(self.cells // 8, 64, 512)))
 
+        # On a domain far from where the reference has its mass, all is counted in units of e^level.
+        edges = jnp.linspace(lo, hi, 17)
+        level = jnp.minimum(jnp.max(self.pi_0.log_density(edges)) + _LARGE, 0)
+
         def weighted(left: Array, right: Array) -> tuple[Array, Any]:
             half = (right - left)[..., None] / 2
             z = left[..., None] + half * (1 + x)
-            return z, w * half * jnp.exp(self.pi_0.log_density(z))
+            return z, w * half * jnp.exp(self.pi_0.log_density(z) - level)
 
         # The reference's own mass, in pieces that resolve it on any domain.
-        edges = jnp.linspace(lo, hi, 17)
         reference = jnp.sum(weighted(edges[:-1], edges[1:])[1])
         left = jnp.clip(basis.centre - basis.reach, lo, hi)
         right = jnp.clip(basis.centre + basis.reach, lo, hi)
@@ -167,17 +170,19 @@ class MixturePrior(AbstractPrior):
             jnp.expm1(jnp.minimum(f, _LARGE)),
         )
         total = reference * unit + jnp.sum(mass * excess, axis=-1)
-        return jnp.log(jnp.maximum(total, 1e-30)) + shift
+        return jnp.log(jnp.maximum(total, 1e-30)) + (shift + level)
 
     def _log_ratio(self, nodes: Float[Array, "1 N"]) -> Float[Array, "Q N"]:
         offset = self.log_alpha - self.log_normaliser()
+        level = jax.lax.stop_gradient(jnp.maximum(jnp.max(offset, axis=-1) - _LARGE, 0))
         # No maximum is subtracted, so that one pass over the wavelets will do: a normalised density
         # exceeds e^80 only where its normaliser missed a peak, which `table_error` then shows.
+        offset = offset - level[:, None]
         log_terms = self.energies.curves(self._everywhere(nodes)) + offset[..., None]
         terms = jnp.exp(jnp.minimum(log_terms, _HIGHEST))
         # Summed by a matrix product: fused into a reduction, the wavelets would not vectorise.
         total = jnp.ones((*self.shape, 1, self.components)) @ terms
-        return jnp.log(jnp.maximum(total[:, 0], 1e-30))
+        return jnp.log(jnp.maximum(total[:, 0], 1e-30)) + level[:, None]
 
     def build_table(
         self, log_density: Float[Array, "Q 2K+1"] | None = None

@@ -4,7 +4,9 @@ A checkpoint is a folder that appears by renaming, so it is whole or absent; the
 one is the one resumed from.
 """
 
+import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,27 +35,39 @@ def _leaves(state: State) -> list[tuple[str, Any]]:
 def write(folder: Path, state: State, keep: int) -> None:
     """Save `state` as `folder/STEP/` and drop all but the newest `keep`."""
     arrays = {name: np.asarray(leaf) for name, leaf in _leaves(state)}
-    header = {"step": str(state.step)}
+    header = {"step": str(state.step), "sha256": _digest(arrays)}
     if isinstance(state.model, KAEM):
         header["cells"] = str(state.model.prior.cells)
     final = folder / f"{state.step:08d}"
-    temporary = folder / f".{state.step:08d}.tmp"
+    temporary, earlier = (folder / f".{state.step:08d}.{end}" for end in ("tmp", "old"))
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         write_atomically(temporary / "state.safetensors", to_bytes(arrays, header))
-        if final.exists():
-            shutil.rmtree(final)
+        if final.exists():  # of the same step: moved aside first, so that a kill leaves one of them
+            shutil.rmtree(earlier, ignore_errors=True)
+            os.replace(final, earlier)
         os.replace(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for old in steps(folder)[:-keep]:
+        shutil.rmtree(earlier, ignore_errors=True)
+    # Newer ones, if they could not be read, are for training to pass; they do not count.
+    for old in [step for step in steps(folder) if step <= state.step][:-keep]:
         shutil.rmtree(folder / f"{old:08d}", ignore_errors=True)
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    """Of the content of all arrays: a flipped bit is noticed."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in `folder`, ascending."""
     names = (p.name for p in folder.iterdir()) if folder.is_dir() else ()
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if re.fullmatch("[0-9]{8}|[1-9][0-9]{8,17}", name))
 
 
 def read(folder: Path, template: State) -> tuple[State, list[str]]:
@@ -65,31 +79,42 @@ def read(folder: Path, template: State) -> tuple[State, list[str]]:
     for step in reversed(steps(folder)):
         path = folder / f"{step:08d}" / "state.safetensors"
         try:
-            return _read_one(path, template), notes
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            return _read_one(path, template, step), notes
+        except (SafetensorError, OSError, KeyError, ValueError, OverflowError) as error:
             notes.append(f"checkpoint {path} is not readable ({error})")
     if notes:
         raise UserError(
-            f"no checkpoint in {folder} is readable: {'; '.join(notes)}. Start a new run."
+            f"no checkpoint in {folder} is readable: {'; '.join(notes)}. Start a new run, or go on from "
+            f"the model in a new one with `kaem train {folder.parent} --finetune KIND --out NEW`."
         )
     return template, notes
 
 
-def _read_one(path: Path, template: State) -> State:
+def _read_one(path: Path, template: State, step: int) -> State:
     with safe_open(path, framework="numpy") as file:
         header = file.metadata() or {}
+        if header["step"] != str(step):
+            raise ValueError(f"it is of step {header['step'][:20]}, in the folder of step {step}")
         model = template.model
         if isinstance(model, KAEM):
-            prior = model.prior.with_cells(int(header["cells"]))
+            possible = {str(cells): cells for cells in model.prior.possible_cells()}
+            if header["cells"] not in possible:
+                raise ValueError(f"tables of {header['cells'][:20]} cells")
+            prior = model.prior.with_cells(possible[header["cells"]])
             model = eqx.tree_at(lambda m: m.prior, model, prior)
-        state = State(int(header["step"]), model, template.optimiser, template.memory)
-        values = []
+        state = State(step, model, template.optimiser, template.memory)
+        values, arrays = [], {}
         for name, leaf in _leaves(state):
             value = file.get_tensor(name)
             if value.shape != leaf.shape or value.dtype != leaf.dtype:
                 raise ValueError(f"{name} is {value.dtype}{list(value.shape)}")
+            if not np.isfinite(value).all():
+                raise ValueError(f"{name} holds numbers that are not finite")
+            arrays[name] = value
             values.append(jnp.asarray(value))
-    arrays, static = eqx.partition(state.model, eqx.is_array)
-    structure = jax.tree.structure((arrays, state.optimiser, state.memory))
-    arrays, optimiser, memory = jax.tree.unflatten(structure, values)
-    return State(state.step, eqx.combine(arrays, static), optimiser, memory)
+        if header.get("sha256", _digest(arrays)) != _digest(arrays):  # older ones have none
+            raise ValueError("its content is not what was written")
+    parts, static = eqx.partition(state.model, eqx.is_array)
+    structure = jax.tree.structure((parts, state.optimiser, state.memory))
+    parts, optimiser, memory = jax.tree.unflatten(structure, values)
+    return State(state.step, eqx.combine(parts, static), optimiser, memory)

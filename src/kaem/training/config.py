@@ -8,6 +8,7 @@ rivals those of the SVHN tables. A run's
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 import types
 import typing
@@ -290,6 +291,8 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
         if option is int and isinstance(value, int) and not isinstance(value, bool):
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise UserError(f"{name} must be a finite number, got {value}.")
             return float(value)
         if option is str and isinstance(value, str):
             return value

@@ -80,9 +80,14 @@ def fit(
     called at every log step, with the model in training (`model.prepared()` samples faster); if it
     returns True, training stops there.
     """
-    own = isinstance(optimiser, optax.GradientTransformation)
+    own = optimiser is not None and not isinstance(optimiser, OptimiserConfig)
+    if own and not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+        raise ValueError(
+            "optimiser must be a transformation of optax, such as optax.adam(1e-3), or an "
+            f"OptimiserConfig, got {optimiser!r}."
+        )
     config = Config(
-        optimiser=OptimiserConfig() if own or optimiser is None else optimiser,
+        optimiser=optimiser if isinstance(optimiser, OptimiserConfig) else OptimiserConfig(),
         grid=grid or GridConfig(),
         prior=PriorConfig(frozen=freeze_prior),
         training=TrainingConfig(

@@ -130,7 +130,9 @@ class Dispatch:
     ) -> None:
         self.posterior = posterior
         self.longest = config.training.log_every
-        transform = transform or build_optimiser(config.optimiser, config.training.steps)
+        transform = optax.with_extra_args_support(
+            transform or build_optimiser(config.optimiser, config.training.steps)
+        )
         names = list(parameters(model))  # dictionaries come out of jit in sorted order
 
         mesh = batch_mesh(config.training.batch_size) if posterior.data_parallel else None
@@ -174,7 +176,9 @@ class Dispatch:
                 )
 
                 def apply(params: Any, optimiser: Any) -> Any:
-                    changes, optimiser = transform.update(grads, optimiser, params)
+                    changes, optimiser = transform.update(
+                        grads, optimiser, params, value=info["loss"], grad=grads
+                    )
                     return optax.apply_updates(params, changes), optimiser
 
                 # A bad gradient changes nothing: what is left is the last good state.

@@ -104,7 +104,7 @@ class Run:
             return 0
         try:
             return int(read_config(self.model_file)["step"])
-        except (UserError, KeyError, TypeError, ValueError):  # damaged, or older than 0.2
+        except (UserError, KeyError, TypeError, ValueError, OverflowError):  # damaged, or older
             return int(max((record["step"] for record in self.history()), default=0))
 
     def history(self) -> list[dict[str, Any]]:
