@@ -142,7 +142,9 @@ def test_checkpoints_that_are_not_what_was_written_are_passed_over(tmp_path):
         file = start(tmp_path / name) / "state.safetensors"
         arrays = load_file(file)
         if name == "nan":
-            arrays = {n: a * np.nan if a.dtype.kind == "f" else a for n, a in arrays.items()}
+            arrays = {
+                n: np.asarray(a * np.nan) if a.dtype.kind == "f" else a for n, a in arrays.items()
+            }
         save_file(arrays, file, header)
         read(tmp_path / name)
 
