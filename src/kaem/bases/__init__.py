@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..lazy import submodules
 from ._basis import AbstractBasis, LinearBasis, Start
-from ._grid import transfer
+from ._grid import features_on, transfer
 from ._wavelet import Wavelet
 from .bspline import BSpline
 from .chebyshev import Chebyshev
@@ -31,6 +31,7 @@ __all__ = [
     "Morlet",
     "Start",
     "Wavelet",
+    "features_on",
     "transfer",
 ]
 
