@@ -65,10 +65,9 @@ def _checksum(source: Any) -> UInt32[Array, ""]:
     """Of the bits of all parameters, in their order: sums of integers do not depend on who adds them."""
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)):
-        leaf = jax.lax.stop_gradient(leaf)
-        numbers = (leaf if leaf.dtype.itemsize > 2 else leaf.astype(jnp.float32)).reshape(-1)
-        seen = numbers[:: _stride(leaf.shape)]
-        bits = jax.lax.bitcast_convert_type(seen, jnp.uint32).reshape(-1)
+        # As float32: the same numbers in double precision are the same parameters.
+        numbers = jax.lax.stop_gradient(leaf).astype(jnp.float32).reshape(-1)
+        bits = jax.lax.bitcast_convert_type(numbers[:: _stride(leaf.shape)], jnp.uint32)
         odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
     return total
