@@ -9,7 +9,6 @@ Whatever is kept so is invisible to gradients, and noticed when the parameters h
 """
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import equinox as eqx
@@ -17,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-_WHOLE = (
-    2**16
-)  # numbers of an array that enter its checksum; of a larger one a share, evenly spread
+_WHOLE = 2**16  # numbers of an array that enter its checksum; of a larger one a share
+_BEGINNING = 2**13
 
 
 class Derived(eqx.Module):
@@ -66,18 +64,18 @@ def _checksum(source: Any) -> UInt32[Array, ""]:
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)):
         # As float32: the same numbers in double precision are the same parameters.
-        numbers = jax.lax.stop_gradient(leaf).astype(jnp.float32).reshape(-1)
-        bits = jax.lax.bitcast_convert_type(numbers[:: _stride(leaf.shape)], jnp.uint32)
-        odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
-        total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
+        leaf = jax.lax.stop_gradient(leaf).astype(jnp.float32)
+        for numbers in [leaf.reshape(-1)] if leaf.size <= _WHOLE else _shares(leaf):
+            bits = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
+            odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+            total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
     return total
 
 
-def _stride(shape: tuple[int, ...]) -> int:
-    """Of what is looked at: 1 but for large arrays, and a prime that meets all rows and columns."""
-    size = prod(shape)
-    if size <= _WHOLE:
-        return 1
-    primes = (31, 61, 127, 251, 509, 1021, 2039, 4093, 8191)
-    fitting = [p for p in primes if p >= size // _WHOLE * 8 and all(n % p for n in shape)]
-    return fitting[0] if fitting else 1
+def _shares(leaf: Array) -> list[Array]:
+    """The beginning of a large array, and a line along each axis: every row and channel is met."""
+    lines = [
+        leaf[tuple(slice(None) if i == axis else 0 for i in range(leaf.ndim))]
+        for axis in range(leaf.ndim)
+    ]
+    return [leaf.reshape(-1)[:_BEGINNING], *lines]
