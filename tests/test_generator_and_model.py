@@ -196,7 +196,7 @@ def test_truncated_and_nonfinite_models_are_refused(tmp_path):
         kaem.load(path)
     bad = eqx.tree_at(lambda m: m.prior.domain, make(), jnp.full((2, 2), jnp.nan))
     bad.save(path)
-    with pytest.raises(UserError, match="finite"):
+    with pytest.raises(UserError, match="non-finite"):
         kaem.load(path)
     with pytest.raises(UserError, match="no model"):
         kaem.load(tmp_path / "absent.safetensors")
