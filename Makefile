@@ -25,7 +25,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from kaem import load
-from kaem.bench.measure import interleaved
-from kaem.export import c, onnx, quantise, tools
-from kaem.export.quantised import exportable
+from kaem.export import TARGETS, quantise, tools
+from kaem.export.onnx.graph import package
+from kaem.export.onnx.target import Compiled, session
+from kaem.measuring import interleaved
 
 BATCH = 100
 LABELS = {
@@ -43,7 +44,7 @@ def compiled(model, folder):
     """Calls of both C functions on one image, and the bytes that the first makes against the reference."""
     gcc = tools.find("gcc", "gcc")
     q = quantise(model)
-    for name, content in c.files(q, "kaem", model=model).items():
+    for name, content in TARGETS["c"].files(q).items():
         (folder / name).write_bytes(content)
     options = ["-std=c99", "-O3", "-march=native", "-shared", "-fPIC"]
     tools.run([gcc, *options, "kaem.c", "kaem_float.c", "-o", "kaem.so", "-lm"], folder)
@@ -64,17 +65,17 @@ def compiled(model, folder):
 
 
 def through_onnx(model, folder, u):
-    for name, content in onnx.files(model).items():
+    for name, content in TARGETS["onnx"].files(model).items():
         (folder / name).write_bytes(content)
-    session = onnx.session(folder / "kaem_u.onnx")
+    graph = session(folder / "kaem_u.onnx")
     return {
-        "onnxruntime": partial(session.run, ["x"], {"u": u[:1]}),
-        "onnxruntime_100": partial(session.run, ["x"], {"u": u}),
+        "onnxruntime": partial(graph.run, ["x"], {"u": u[:1]}),
+        "onnxruntime_100": partial(graph.run, ["x"], {"u": u}),
     }
 
 
 def through_jax(name, model, method, given):
-    call = onnx.Compiled.of(model, method)
+    call = Compiled.of(model, method)
     return {
         name: partial(call, jnp.asarray(given[:1])),
         f"{name}_100": partial(call, jnp.asarray(given)),
@@ -83,7 +84,7 @@ def through_jax(name, model, method, given):
 
 def measured(options):
     rng = np.random.default_rng(0)
-    model = exportable(load(options.run))
+    model = load(options.run).readable("export")
     u = rng.random((BATCH, *model.prior.shape), np.float32)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -132,7 +133,7 @@ def main():
         return
     versions = {
         "gcc": tools.version(tools.find("gcc", "gcc")),
-        "onnxruntime": onnx.package("onnxruntime").__version__,
+        "onnxruntime": package("onnxruntime").__version__,
         "jax": jax.__version__,
         "machine": platform.machine(),
     }

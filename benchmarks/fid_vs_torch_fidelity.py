@@ -20,15 +20,15 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(os.cpu_count()))  # as `kaem` d
 import numpy as np
 
 from kaem.data import load
-from kaem.metrics.features import Extractor, checked_pair, extract
-from kaem.metrics.weights import read_weights
+from kaem.metrics.inception.features import Extractor, checked_pair, extract
+from kaem.metrics.inception.weights import read_weights
 
 PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 
 
 def by_kaem(images, extractor):
-    from kaem.metrics.frechet import frechet_distance, statistics
-    from kaem.metrics.kernel import mmd
+    from kaem.metrics.distances.frechet import frechet_distance, statistics
+    from kaem.metrics.distances.kernel import mmd
 
     real, fake = (extract(images[side], extractor) for side in ("real", "fake"))
     fid = frechet_distance(statistics(real), statistics(fake))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(os.cpu_count()))  # as `kaem` does
 
-from kaem.bench.measure import interleaved
 from kaem.bench.training import gemm, hot_loops, preset
+from kaem.measuring import interleaved
 
 
 def main(python, repeats=9):

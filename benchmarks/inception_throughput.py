@@ -20,9 +20,9 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(os.cpu_count()))  # as `kaem` d
 import jax
 import numpy as np
 
-from kaem.bench.measure import interleaved
-from kaem.metrics.features import Extractor
-from kaem.metrics.inception import BLOCKS, SIZE, STEM
+from kaem.measuring import interleaved
+from kaem.metrics.inception.features import Extractor
+from kaem.metrics.inception.network import BLOCKS, SIZE, STEM
 
 IMAGES, THREADS = 64, os.cpu_count()
 

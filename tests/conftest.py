@@ -2,11 +2,39 @@
 
 import os
 import shutil
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from kaem.cache import machine
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+# Compiling is most of what the tests do: what was compiled once is kept between workers, runs and
+# clones, in a folder that may be removed at any time.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kaem-tests"
+PROGRAMS = (
+    CACHE
+    / f"jax-{version('jax')}-{version('jaxlib')}-{sys.version_info[0]}.{sys.version_info[1]}-{machine()}"
+)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Two workers share the cores: products of NumPy on two threads each would wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Most tests run on one device, which compiles faster; `test_devices.py` runs those that are about two.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")
+# Optimised code is for those who run it more than once.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput") or not CACHE.is_dir():
+        return
+    if sum(path.stat().st_size for path in CACHE.rglob("*") if path.is_file()) > 2**31:
+        shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture
@@ -22,7 +50,6 @@ def _isolated(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("KAEM_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,26 +64,3 @@ def _room_for_programs():
 
         jax.clear_caches()
         gc.collect()
-
-
-# Two workers share the cores: products of NumPy on two threads each would wait for one another.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Compiling is most of what the tests do: what was compiled once is kept between workers and runs,
-# in a folder that git ignores and that may be removed at any time.
-PROGRAMS = Path(__file__).resolve().parents[1] / "build" / "compiled-for-tests"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-
-
-def pytest_configure(config):
-    if hasattr(config, "workerinput") or not PROGRAMS.is_dir():
-        return
-    if sum(path.stat().st_size for path in PROGRAMS.iterdir()) > 2**31:
-        shutil.rmtree(PROGRAMS, ignore_errors=True)
-
-
-# As the command line does on two cores: batches of Langevin updates are split over the devices.
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
-# Optimised code is for those who run it more than once.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")

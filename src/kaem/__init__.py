@@ -7,61 +7,62 @@ from typing import TYPE_CHECKING, Any
 from .lazy import submodules
 
 if TYPE_CHECKING:
-    from .baselines import DDPM as DDPM
-    from .baselines import VAE as VAE
-    from .baselines import Denoising as Denoising
-    from .baselines import Encoder as Encoder
-    from .baselines import EvidenceBound as EvidenceBound
-    from .baselines import NeuralEBM as NeuralEBM
-    from .baselines import NeuralPrior as NeuralPrior
     from .errors import UserError as UserError
     from .generators import CNN as CNN
     from .generators import KAN as KAN
     from .generators import AbstractGenerator as AbstractGenerator
+    from .interpret.closed_forms import symbolic as symbolic
+    from .interpret.closed_forms import with_closed_forms as with_closed_forms
+    from .interpret.plotting import plot as plot
+    from .interpret.report import report as report
+    from .learning import AbstractLearner as AbstractLearner
+    from .learning import ImportanceSampling as ImportanceSampling
+    from .learning import Langevin as Langevin
+    from .learning import Thermodynamic as Thermodynamic
+    from .loading import load as load
+    from .loading import load_prior as load_prior
+    from .metrics import evaluate as evaluate
     from .metrics import log_likelihood as log_likelihood
-    from .model import KAEM as KAEM
-    from .posterior import ImportanceSampling as ImportanceSampling
-    from .posterior import Langevin as Langevin
-    from .posterior import Thermodynamic as Thermodynamic
+    from .models import KAEM as KAEM
     from .priors import MixturePrior as MixturePrior
     from .priors import UnivariatePrior as UnivariatePrior
-    from .serialisation import load as load
-    from .serialisation import load_prior as load_prior
+    from .run import Run as Run
+    from .runs import sample as sample
+    from .runs import settings_of as settings_of
+    from .runs import train as train
+    from .runs.comparing import compare as compare
     from .serialisation import register as register
+    from .training import Adam as Adam
+    from .training import Grid as Grid
+    from .training import Upkeep as Upkeep
     from .training import fit as fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-# Public names and where they live; imported on first use, so that `import kaem` is instant.
-_PUBLIC = {
-    "AbstractGenerator": "generators",
-    "CNN": "generators",
-    "DDPM": "baselines",
-    "Denoising": "baselines",
-    "Encoder": "baselines",
-    "EvidenceBound": "baselines",
-    "KAEM": "model",
-    "KAN": "generators",
-    "ImportanceSampling": "posterior",
-    "Langevin": "posterior",
-    "MixturePrior": "priors",
-    "NeuralEBM": "baselines",
-    "NeuralPrior": "baselines",
-    "Thermodynamic": "posterior",
-    "UnivariatePrior": "priors",
-    "UserError": "errors",
-    "VAE": "baselines",
-    "fit": "training",
-    "load": "serialisation",
-    "load_prior": "serialisation",
-    "log_likelihood": "metrics",
-    "register": "serialisation",
+# Rooms and their public names, imported on first use, so that `import kaem` is instant.
+_ROOMS = {
+    "errors": ("UserError",),
+    "generators": ("CNN", "KAN", "AbstractGenerator"),
+    "interpret.closed_forms": ("symbolic", "with_closed_forms"),
+    "interpret.plotting": ("plot",),
+    "interpret.report": ("report",),
+    "learning": ("AbstractLearner", "ImportanceSampling", "Langevin", "Thermodynamic"),
+    "loading": ("load", "load_prior"),
+    "metrics": ("evaluate", "log_likelihood"),
+    "models": ("KAEM",),
+    "priors": ("MixturePrior", "UnivariatePrior"),
+    "run": ("Run",),
+    "runs": ("sample", "settings_of", "train"),
+    "runs.comparing": ("compare",),
+    "serialisation": ("register",),
+    "training": ("Adam", "Grid", "Upkeep", "fit"),
 }
+_PUBLIC = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [*_PUBLIC, "__version__"]
 
-
-_submodule = submodules(__name__, __path__)
+submodules(__name__)
+_submodule = globals()["__getattr__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ _OFF = ("off", "0", "no", "false")
 
 
 def cache_folder() -> Path:
-    """Where fetched data, features, weights and compiled programs are kept."""
+    """Return where fetched data, features, weights and compiled programs are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kaem"
 
@@ -26,7 +26,7 @@ def keep_compiled_programs() -> None:
     if os.environ.get("KAEM_COMPILATION_CACHE", "").lower() in _OFF:
         return
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = cache_folder() / "compiled" / _machine()
+        folder = cache_folder() / "compiled" / machine()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:  # a home that cannot be written is no reason to stop
@@ -39,7 +39,7 @@ def keep_compiled_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
-def _machine() -> str:
+def machine() -> str:
     """A name for this kind of processor: a home that several machines share has a folder for each."""
     flags = ""
     try:

@@ -27,9 +27,10 @@ class Derived(eqx.Module):
     checksum: UInt32[Array, ""]
 
 
+@eqx.filter_jit
 def keep(make: Callable[[Any], Any], source: Any) -> Derived:
     """Compute `make(source)` once."""
-    return eqx.filter_jit(lambda source: Derived(make(source), _checksum(source)))(source)
+    return Derived(make(source), _checksum(source))
 
 
 def follow(make: Callable[[Any], Any], source: Any, kept: Derived) -> tuple[Any, Float[Array, ""]]:
@@ -42,7 +43,7 @@ def follow(make: Callable[[Any], Any], source: Any, kept: Derived) -> tuple[Any,
         return value, jnp.where(_checksum(parameters) == checksum, 0, jnp.nan)
 
     @known.defjvp
-    def _(primals: tuple, tangents: tuple) -> Any:
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         def anew(parameters: Any) -> tuple[Any, Array]:
             made = make(eqx.combine(parameters, rest))
             return eqx.filter(made, eqx.is_array), jnp.zeros(())
@@ -54,7 +55,7 @@ def follow(make: Callable[[Any], Any], source: Any, kept: Derived) -> tuple[Any,
 
 
 def frozen(tree: Any) -> Any:
-    """The same tree without gradients; leaves that are no arrays, such as functions, stay."""
+    """Return the same tree without gradients; leaves that are no arrays, such as functions, stay."""
     arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 

@@ -31,7 +31,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """What to say of a file or folder that is as it was before, because it could not be written."""
+    """Return what to say of a file or folder that is as it was before, because it could not be written."""
     advice = "see to that or choose another place"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = "free some space or choose another place"
@@ -44,7 +44,7 @@ def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a run folder."""
+    """Read a JSON object of a run folder."""
     try:
         value = json.loads(path.read_text("utf8"))
     except UNREADABLE as error:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 
 def host_rng(key: PRNGKeyArray) -> np.random.Generator:
-    """NumPy's generator seeded by a JAX key: initialising a model then compiles nothing."""
+    """Return NumPy's generator seeded by a JAX key: initialising a model then compiles nothing."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
@@ -16,5 +16,5 @@ def as_array(values: np.ndarray) -> Array:
 
 
 def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndarray, "Q P"]:
-    """Glorot-normal weights: variance 2 / (inputs + outputs)."""
+    """Draw Glorot-normal weights: variance 2 / (inputs + outputs)."""
     return rng.normal(0, (2 / (inputs + outputs)) ** 0.5, (outputs, inputs))

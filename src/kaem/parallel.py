@@ -18,7 +18,7 @@ SPLIT, WHOLE = PartitionSpec(AXIS), PartitionSpec()
 
 
 def batch_mesh(batch: int) -> Mesh | None:
-    """As many devices as divide a batch evenly, or None if that is one."""
+    """Return as many devices as divide a batch evenly, or None if that is one."""
     devices = jax.devices()
     number = max(n for n in range(1, len(devices) + 1) if batch % n == 0)
     return None if number == 1 else Mesh(np.array(devices[:number]), (AXIS,))
@@ -27,7 +27,7 @@ def batch_mesh(batch: int) -> Mesh | None:
 def over_batch(
     function: Callable[..., Any], mesh: Mesh | None, key: int, splits: Any, results: Any
 ) -> Callable[..., Any]:
-    """`function` with each device seeing its share of the batch, and randomness of its own.
+    """Return `function` with each device seeing its share of the batch, and randomness of its own.
 
     **Arguments:** `key` is the position of the argument that is a random key; `splits` and
     `results` say which arguments and results have a batch axis (`SPLIT`) or none (`WHOLE`).
@@ -44,10 +44,10 @@ def over_batch(
 
 
 def everywhere(tree: Any, mesh: Mesh | None) -> Any:
-    """Arrays on all devices of `mesh`."""
+    """Put arrays on all devices of `mesh`."""
     return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, WHOLE))
 
 
 def mean(tree: Any, mesh: Mesh | None) -> Any:
-    """Averages over devices, inside `over_batch`."""
+    """Return averages over devices, inside `over_batch`."""
     return tree if mesh is None else jax.lax.pmean(tree, AXIS)

@@ -1,96 +1,64 @@
-"""Models as one `.safetensors` file: arrays in the body, structure in the header.
+"""Objects as one `.safetensors` file: arrays in the body, structure in the header.
 
 The header describes a tree of known classes by name with their plain fields, so a file is
-read without running anything it contains: no pickle, no import by name.
+read without running anything it contains: no pickle, no import by name. Rooms say which of their
+classes files may hold (`know`); `kaem.register` adds those of users.
 """
 
 import dataclasses
 import json
-import math
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from .baselines import CLASSES
-from .bases import BASES, ClosedForms, Functions
-from .errors import UNREADABLE, UserError
+from .errors import UserError
 from .files import write_atomically
-from .generators import GENERATORS
-from .model import KAEM, AbstractModel
-from .priors import PRIORS, AbstractPrior
+from .methods import assembled
 
 FORMAT = "kaem-model-1"
-_KNOWN: tuple[type, ...] = (
-    KAEM,
-    Functions,
-    ClosedForms,
-    *PRIORS.values(),
-    *BASES.values(),
-    *GENERATORS.values(),
-    *CLASSES,
-)
-_CLASSES: dict[str, type] = {cls.__name__: cls for cls in _KNOWN}
+_CLASSES: dict[str, type] = {}
+_REGISTRIES: list[Mapping[str, type]] = []  # of kinds that grow: bases, priors, generators, models
 # Other people's layers and functions that a file may name. Only such as compute and nothing else:
 # a file says what is called with what, so that `jax.numpy.save` would write wherever it likes.
-_LAYERS = [
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "Dropout",
-    "Embedding",
-    "GroupNorm",
-    "Identity",
-    "Lambda",
-    "LayerNorm",
-    "Linear",
-    "MLP",
-    "PReLU",
-    "RMSNorm",
-    "Sequential",
-]
-_CLASSES |= {f"equinox.nn.{name}": getattr(eqx.nn, name) for name in _LAYERS}
-_ACTIVATIONS = [
-    "celu",
-    "elu",
-    "gelu",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_tanh",
-    "leaky_relu",
-    "log_sigmoid",
-    "log_softmax",
-    "mish",
-    "relu",
-    "relu6",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmax",
-    "softplus",
-    "squareplus",
-    "swish",
-    "tanh",
-]
-_FUNCTIONS: dict[str, Any] = {f"jax.nn.{name}": getattr(jax.nn, name) for name in _ACTIVATIONS}
-_FUNCTIONS |= {
-    f"jax.numpy.{name}": getattr(jnp, name)
-    for name in ["abs", "arctan", "cos", "exp", "log1p", "ravel", "sin", "sinc", "square", "tanh"]
-}
+_LAYERS = """
+    Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Dropout Embedding GroupNorm
+    Identity Lambda LayerNorm Linear MLP PReLU RMSNorm Sequential
+"""
+_ACTIVATIONS = """
+    celu elu gelu hard_sigmoid hard_silu hard_tanh leaky_relu log_sigmoid log_softmax mish relu relu6
+    selu sigmoid silu soft_sign softmax softplus squareplus swish tanh
+"""
+_NUMPY = "abs arctan cos exp log1p ravel sin sinc square tanh"
+_CLASSES |= {f"equinox.nn.{name}": getattr(eqx.nn, name) for name in _LAYERS.split()}
+_FUNCTIONS: dict[str, Any] = {f"jax.nn.{n}": getattr(jax.nn, n) for n in _ACTIVATIONS.split()}
+_FUNCTIONS |= {f"jax.numpy.{name}": getattr(jnp, name) for name in _NUMPY.split()}
 _FUNCTIONS["equinox.nn.identity"] = signature(eqx.nn.MLP).parameters["final_activation"].default
+
+
+def know(*classes: type | Mapping[str, type]) -> None:
+    """Let model files hold instances of these classes, or of all that a registry will ever hold."""
+    for known in classes:
+        if isinstance(known, type):
+            _CLASSES[known.__name__] = known
+        else:
+            _REGISTRIES.append(known)
+
+
+def _known() -> dict[str, type]:
+    """Classes by the name that files give them; those of other people have a name space of their own."""
+    found = dict(_CLASSES)
+    for cls in (cls for registry in _REGISTRIES for cls in registry.values()):
+        own = cls.__module__.startswith(f"{__package__}.")
+        found[cls.__name__ if own else f"user.{cls.__name__}"] = cls
+    return found
 
 
 def register(thing: Any) -> Any:
@@ -122,7 +90,7 @@ def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_describe(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]}
-    known = [label for label, cls in _CLASSES.items() if cls is type(value)]
+    known = [label for label, cls in _known().items() if cls is type(value)]
     if known and dataclasses.is_dataclass(value):
         fields = {
             f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays)
@@ -150,17 +118,14 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return value
         case {"function": str(name)} if name in _FUNCTIONS:
             return _FUNCTIONS[name]
-        case {"class": str(name), "fields": dict(fields)} if name in _CLASSES:
-            cls = _CLASSES[name]
+        case {"class": str(name), "fields": dict(fields)} if name in _known():
+            cls = _known()[name]
             known = {f.name: f.default for f in dataclasses.fields(cls)}
             older = {n: d for n, d in known.items() if n not in fields and d is None}
             if fields.keys() | older.keys() != known.keys():
                 raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(known)}")
-            module: Any = object.__new__(cls)
-            for field, default in older.items():  # that came after the file was written
-                object.__setattr__(module, field, default)
-            for field, child in fields.items():
-                object.__setattr__(module, field, _restore(child, read))
+            values = {field: _restore(child, read) for field, child in fields.items()}
+            module = assembled(cls, older | values)  # older: what came after the file was written
             for base in reversed(cls.__mro__):  # what the constructor would have refused
                 if "__check_init__" in vars(base):
                     vars(base)["__check_init__"](module)
@@ -175,20 +140,16 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
 
 
 def save(
-    model: AbstractModel | AbstractPrior,
+    thing: Any,
     path: str | os.PathLike[str],
     config: dict[str, Any] | None = None,
+    *,
+    name: str = "model",
 ) -> None:
-    """Write a model or a prior (and, if given, the `config` that made it) to `path`."""
+    """Write a model or a prior, as `name`, and the `config` that made it if given, to `path`."""
     arrays: dict[str, np.ndarray] = {}
-    if isinstance(model, AbstractPrior):
-        structure = _describe(model.uncache(), "prior", arrays)
-    else:
-        structure = _describe(model.trainable(), "model", arrays)
-    header = {"format": FORMAT, "structure": json.dumps(structure)}
-    prior = getattr(model, "prior", model)
-    if isinstance(prior, AbstractPrior) and prior.inverse_transform == "exact":
-        header["cells"] = str(prior.refined().cells)  # found once, not at every loading
+    header = {"format": FORMAT, **thing.file_notes()}
+    header["structure"] = json.dumps(_describe(thing.trainable(), name, arrays))
     if config is not None:
         header["config"] = json.dumps(config)
     write_atomically(path, _sorted_header(to_bytes(arrays, header)))
@@ -202,109 +163,6 @@ def _sorted_header(data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
-def _model_file(path: str | os.PathLike[str]) -> Path:
-    return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
-
-
-def read(path: str | os.PathLike[str]) -> Any:
-    """A model or a prior as it was saved: a `.safetensors` file, or the model of a run folder."""
-    path = _model_file(path)
-    if not path.is_file():
-        raise UserError(f"there is no model at {path}; give a run folder or a .safetensors file.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise UserError(
-                    f"it is a safetensors file but not a KAEM model (format {header.get('format')!r}, "
-                    f"expected {FORMAT!r})."
-                )
-            model = _restore(json.loads(header["structure"]), file.get_tensor)
-        if not isinstance(model, AbstractModel | AbstractPrior):
-            raise ValueError(f"it holds a {type(model).__name__}")
-        _check(model)
-    except Exception as error:  # an altered file can make anything fail: what it says is untrusted
-        if isinstance(error, UserError):
-            raise UserError(f"{path} cannot be read as a model: {error}") from error
-        of_run = path.name == "model.safetensors" and (path.parent / "config.json").is_file()
-        remedy = (
-            f"`kaem train WHAT --out {path.parent} --resume` writes it anew from the run's newest "
-            "checkpoint"
-            if of_run
-            else "Copy it again from where it came from, or save it again"
-        )
-        raise UserError(
-            f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
-            f"truncated or altered. {remedy}."
-        ) from error
-    return model
-
-
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings, and what else was recorded with them, in the header of a model file."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            found = json.loads((file.metadata() or {}).get("config", "{}"))
-    except (SafetensorError, *UNREADABLE) as error:
-        raise UserError(f"{path} has no readable header ({error}).") from error
-    return found if isinstance(found, dict) else {}
-
-
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model, ready to sample: a KAEM with its tables refined and cached, or a rival.
-
-    `path` is a `.safetensors` file or a run folder.
-    """
-    model = read(path)
-    if isinstance(model, AbstractPrior):
-        raise UserError(
-            f"{path} holds a prior without a generator: read it with `kaem.load_prior`, or train a "
-            "generator on it with `kaem train WHAT --prior-from`."
-        )
-    cells = _recorded_cells(path, model)
-    return model.prepared() if cells is None else model.prepared(cells=cells)
-
-
-def _recorded_cells(path: str | os.PathLike[str], model: Any) -> int | None:
-    """How many cells the tables of this file need, if it says so and can be right."""
-    prior = getattr(model, "prior", model)
-    if not isinstance(prior, AbstractPrior) or prior.inverse_transform != "exact":
-        return None
-    with safe_open(_model_file(path), framework="numpy") as file:
-        text = (file.metadata() or {}).get("cells", "")
-    possible = {str(c): c for c in prior.possible_cells()}
-    return possible.get(text)
-
-
-def read_prior(path: str | os.PathLike[str]) -> AbstractPrior:
-    """The prior of a run folder, a model file or a prior file, as it was saved."""
-    found = read(path)
-    prior = found if isinstance(found, AbstractPrior) else getattr(found, "prior", None)
-    if not isinstance(prior, AbstractPrior):
-        raise UserError(
-            f"{path} holds a {type(found).__name__}, which has no prior of one-dimensional densities; "
-            "give a KAEM, or a file that `prior.save` wrote."
-        )
-    return prior
-
-
-def load_prior(path: str | os.PathLike[str]) -> AbstractPrior:
-    """Read a prior, ready to sample, from a run folder, a model file or a prior file."""
-    prior = read_prior(path)
-    cells = _recorded_cells(path, prior)
-    if cells is not None:
-        return prior.with_cells(cells).cache()
-    return (prior.refined() if prior.inverse_transform == "exact" else prior).cache()
-
-
-def _check(model: AbstractModel | AbstractPrior) -> None:
-    """That the pieces fit together and hold numbers, before anything is computed with them."""
-    made = eqx.filter_eval_shape(lambda m, key: m.sample(key, 1), model, jax.random.key(0))
-    shape = model.shape if isinstance(model, AbstractPrior) else model.data_shape
-    if math.prod(made.shape[1:]) != math.prod(shape):
-        raise ValueError(f"it generates shape {made.shape[1:]}, not {shape}")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(model, eqx.is_array)):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"{leaf.dtype} numbers in {jax.tree_util.keystr(path)}, not floats")
-        if not np.isfinite(leaf).all():
-            raise ValueError(f"non-finite numbers in {jax.tree_util.keystr(path)}")
+def restore(structure: str, read: Callable[[str], np.ndarray]) -> Any:
+    """Return what a header describes, with arrays from `read(name)`, or say what is wrong with it."""
+    return _restore(json.loads(structure), read)

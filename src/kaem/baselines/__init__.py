@@ -1,19 +1,17 @@
 """The paper's rivals: a VAE, a neural latent energy model and a diffusion model."""
 
-from typing import TYPE_CHECKING
-
+from ..layers import Encoder, UNet
 from ..lazy import submodules
-from .diffusion import CLASSES as _DIFFUSION
-from .diffusion import DDPM, Denoising
-from .neural_ebm import CLASSES as _NEURAL
-from .neural_ebm import NeuralEBM, NeuralPrior
-from .vae import CLASSES as _VAE
-from .vae import VAE, Encoder, EvidenceBound, NormalPrior
+from ..learning import Denoising, EvidenceBound
+from ..models import MODELS
+from ..priors import NeuralPrior, NormalPrior
+from .diffusion import DDPM
+from .neural_ebm import NeuralEBM
+from .vae import VAE
 
-CLASSES: tuple[type, ...] = (*_VAE, *_NEURAL, *_DIFFUSION)
+MODELS |= {"vae": VAE, "neural-ebm": NeuralEBM, "ddpm": DDPM}
 
 __all__ = [
-    "CLASSES",
     "DDPM",
     "VAE",
     "Denoising",
@@ -22,7 +20,7 @@ __all__ = [
     "NeuralEBM",
     "NeuralPrior",
     "NormalPrior",
+    "UNet",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

@@ -10,19 +10,19 @@ for $\eta > 0$, and is ancestral sampling at $\eta = 1$.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..model import AbstractModel
+from ..layers.unet import UNet
+from ..learning import AbstractLearner, Denoising
+from ..methods import modified
+from ..models import AbstractModel
 from ..parallel import SPLIT, WHOLE, batch_mesh
-from .unet import CLASSES as _NETWORK
-from .unet import UNet
 
 SAMPLERS = ("ancestral", "ddim")
 _TOGETHER = 50  # images denoised at once; more would leave the caches and fill the memory
@@ -54,7 +54,7 @@ def schedule(
     beta_end: float = 2e-2,
     steps: int | None = None,
 ) -> Schedule:
-    r"""$\bar\alpha_t = \prod_{s\le t}(1-\beta_s)$ with $\beta$ linear, at `steps` evenly spaced times."""
+    r"""Return $\bar\alpha_t = \prod_{s\le t}(1-\beta_s)$ with $\beta$ linear, at `steps` evenly spaced times."""
     alpha_bar = np.cumprod(1 - np.linspace(beta_start, beta_end, timesteps))
     # From the end, so that a single step starts at pure noise.
     times = np.linspace(timesteps - 1, 0, steps or timesteps).round().astype(np.int32)[::-1]
@@ -62,7 +62,7 @@ def schedule(
 
 
 def ancestral_coefficients(schedule: Schedule) -> Coefficients:
-    r"""Mean and variance of $q(x_{t'}\mid x_t, x_0)$; the last step, to $x_0$ itself, has no noise."""
+    r"""Return mean and variance of $q(x_{t'}\mid x_t, x_0)$; the last step, to $x_0$ itself, has no noise."""
     after = schedule.alpha_bar
     before = np.concatenate([[1.0], after[:-1]])
     alpha = after / before
@@ -78,7 +78,7 @@ def ancestral_coefficients(schedule: Schedule) -> Coefficients:
 
 
 def ddim_coefficients(schedule: Schedule, eta: float = 0.0) -> Coefficients:
-    r"""$x_{t'} = \sqrt{\bar\alpha_{t'}}\,\hat x_0 + \sqrt{1-\bar\alpha_{t'}-s_t^2}\,\hat\epsilon + s_t\xi$."""
+    r"""Return the steps $x_{t'} = \sqrt{\bar\alpha_{t'}}\,\hat x_0 + \sqrt{1-\bar\alpha_{t'}-s_t^2}\,\hat\epsilon + s_t\xi$."""
     after = schedule.alpha_bar
     before = np.concatenate([[1.0], after[:-1]])
     scale = eta * np.sqrt((1 - before) / (1 - after) * (1 - after / before))
@@ -101,7 +101,7 @@ def ancestral(
     *,
     clip: bool = True,
 ) -> Float[Array, "n ..."]:
-    """Noise `x` to data, with a key for each row; guesses are clipped to [-1, 1]."""
+    """Make data of noise `x` [n, ...], with a key for each row; guesses are clipped to [-1, 1]."""
     return _run(denoise, ancestral_coefficients(schedule), x, keys, clip)
 
 
@@ -114,7 +114,7 @@ def ddim(
     eta: float = 0.0,
     clip: bool = True,
 ) -> Float[Array, "n ..."]:
-    """The same by DDIM: with `eta` 0, a function of `x` alone."""
+    """Make data of noise by DDIM: with `eta` 0, a function of `x` alone."""
     return _run(denoise, ddim_coefficients(schedule, eta), x, keys, clip)
 
 
@@ -144,6 +144,11 @@ def _normal(keys: PRNGKeyArray, like: Float[Array, "n ..."]) -> Float[Array, "n 
 class DDPM(AbstractModel):
     """A denoising diffusion model of images [H, W, C] with values in [0, 1]."""
 
+    usual: ClassVar[dict[str, str]] = {"learner": "denoising"}
+    about: ClassVar[str] = (
+        "A denoising diffusion model in pixel space: every sample is a chain of denoising steps."
+    )
+
     network: UNet
     shape: tuple[int, ...] = eqx.field(static=True)
     timesteps: int = eqx.field(static=True)
@@ -167,25 +172,27 @@ class DDPM(AbstractModel):
         sampling_steps: int | None = None,
         eta: float = 0.0,
     ) -> None:
-        """`channels` are the UNet's, from full size down; the rest is the paper's schedule."""
-        if sampler not in SAMPLERS:
-            raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}.")
-        if timesteps < 1 or not 0 < beta_start <= beta_end < 1:
-            raise ValueError(
-                "diffusion needs timesteps >= 1 and 0 < beta_start <= beta_end < 1, "
-                f"got {timesteps}, {beta_start} and {beta_end}."
-            )
-        if sampling_steps is not None and not 1 <= sampling_steps <= timesteps:
-            raise ValueError(
-                f"sampling_steps must be between 1 and timesteps = {timesteps}, "
-                f"got {sampling_steps}; leave it out to take all steps."
-            )
-        if not 0 <= eta <= 1:
-            raise ValueError(f"eta must be in [0, 1], got {eta}.")
+        """Make a new model: `channels` are the UNet's, from full size down; the rest is the paper's schedule."""
         self.network = UNet(data_shape, key=key, channels=channels, time_dim=time_dim)
         self.shape = tuple(data_shape)
         self.timesteps, self.beta_start, self.beta_end = timesteps, beta_start, beta_end
         self.sampler, self.sampling_steps, self.eta = sampler, sampling_steps, eta
+
+    def __check_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}.")
+        if self.timesteps < 1 or not 0 < self.beta_start <= self.beta_end < 1:
+            raise ValueError(
+                "diffusion needs timesteps >= 1 and 0 < beta_start <= beta_end < 1, "
+                f"got {self.timesteps}, {self.beta_start} and {self.beta_end}."
+            )
+        if self.sampling_steps is not None and not 1 <= self.sampling_steps <= self.timesteps:
+            raise ValueError(
+                f"sampling_steps must be between 1 and timesteps = {self.timesteps}, "
+                f"got {self.sampling_steps}; leave it out to take all steps."
+            )
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"eta must be in [0, 1], got {self.eta}.")
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -193,26 +200,36 @@ class DDPM(AbstractModel):
 
     @property
     def output(self) -> str:
-        """Values are in [0, 1]."""
+        """Return `sigmoid`: values are in [0, 1]."""
         return "sigmoid"
 
+    def usual_learner(self) -> AbstractLearner:
+        return Denoising()
+
     def schedule(self, steps: int | None = None) -> Schedule:
-        """The training schedule, or `steps` times of it."""
+        """Return the training schedule, or `steps` times of it."""
         return schedule(self.timesteps, self.beta_start, self.beta_end, steps)
 
     def with_sampling_steps(self, steps: int | None) -> Self:
-        """The same model, sampled in `steps` steps; None is all of them."""
-        if steps is not None and not 1 <= steps <= self.timesteps:
-            raise ValueError(
-                f"sampling steps must be between 1 and timesteps = {self.timesteps}, got {steps}."
-            )
-        copy = jax.tree.map(lambda leaf: leaf, self)
-        object.__setattr__(copy, "sampling_steps", steps)
-        return copy
+        """Return the same model, sampled in `steps` steps; None is all of them."""
+        model = modified(self, sampling_steps=steps)
+        model.__check_init__()
+        return model
+
+    def faster(self, steps: int) -> tuple[Self, float]:
+        """Return the model with `steps` sampling steps, which are all alike, if it has many more."""
+        own = self.sampling_steps or self.timesteps
+        if own <= 10 * steps:
+            return self, 1.0
+        return self.with_sampling_steps(steps), own / steps
+
+    def facts(self) -> list[tuple[str, str]]:
+        steps = self.sampling_steps or self.timesteps
+        return [("sampler", f"{self.sampler}, {steps} steps of the UNet")]
 
     @eqx.filter_jit
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
-        """`n` new images, each with a key of its own."""
+        """Draw `n` new images [n, H, W, C], each with a key of its own."""
         arrays, static = eqx.partition(self, eqx.is_array)
 
         def images(arrays: Any, keys: PRNGKeyArray) -> Float[Array, "n ..."]:
@@ -220,10 +237,8 @@ class DDPM(AbstractModel):
 
         mesh = batch_mesh(n)
         if mesh is not None:
-            specs: tuple[PartitionSpec, ...] = (WHOLE, SPLIT)
-            images = jax.shard_map(
-                images, mesh=mesh, in_specs=specs, out_specs=SPLIT, check_vma=False
-            )
+            specs: Any = {"in_specs": (WHOLE, SPLIT), "out_specs": SPLIT}
+            images = jax.shard_map(images, mesh=mesh, **specs, check_vma=False)
         return images(arrays, jax.random.split(key, n))
 
     def _denoised(self, keys: PRNGKeyArray) -> Float[Array, "n ..."]:
@@ -248,57 +263,3 @@ class DDPM(AbstractModel):
         size = -(-n // groups)
         padded = keys[jnp.arange(groups * size) % n].reshape(groups, size)
         return jax.lax.map(some, padded).reshape(-1, *self.data_shape)[:n]
-
-
-class Denoising(eqx.Module):
-    """Learning a DDPM: the mean squared error of the predicted noise at times drawn uniformly."""
-
-    @property
-    def data_parallel(self) -> bool:
-        """Whether a batch may be split over devices."""
-        return True
-
-    @property
-    def info_names(self) -> tuple[str, ...]:
-        return ("denoising_error",)
-
-    def memory(self, model: DDPM, examples: int, key: PRNGKeyArray) -> dict[str, Array]:
-        """Nothing is kept between updates."""
-        del model, examples, key
-        return {}
-
-    def objective(
-        self,
-        model: DDPM,
-        x: Float[Array, "B H W C"],
-        key: PRNGKeyArray,
-        memory: dict[str, Array],
-        progress: Any,
-    ) -> tuple[Array, tuple[dict[str, Array], dict[str, Array]]]:
-        del progress
-        time_key, noise_key = jax.random.split(key)
-        t = jax.random.randint(time_key, (len(x),), 0, model.timesteps)
-        noise = jax.random.normal(noise_key, x.shape)
-        predicted = model.network.denoiser()(diffuse(model.schedule(), 2 * x - 1, t, noise), t)
-        loss = jnp.mean((noise - predicted) ** 2)
-        return -loss, ({"denoising_error": jax.lax.stop_gradient(loss)}, memory)
-
-    def diagnosis(self, info: dict[str, float]) -> str | None:
-        del info
-        return None
-
-
-def diffuse(
-    schedule: Schedule,
-    x: Float[Array, "n ..."],
-    t: Int[Array, " n"],
-    noise: Float[Array, "n ..."],
-) -> Float[Array, "n ..."]:
-    r"""$x_t = \sqrt{\bar\alpha_t}\,x_0 + \sqrt{1-\bar\alpha_t}\,\epsilon$, row by row."""
-    rows = (len(x), *(1,) * (x.ndim - 1))
-    signal = jnp.asarray(np.sqrt(schedule.alpha_bar), jnp.float32)[t].reshape(rows)
-    scale = jnp.asarray(np.sqrt(1 - schedule.alpha_bar), jnp.float32)[t].reshape(rows)
-    return signal * x + scale * noise
-
-
-CLASSES = (DDPM, *_NETWORK)

@@ -1,140 +1,28 @@
-r"""The neural latent energy model: $p(z) \propto e^{f(z)}\,\mathcal{N}(z; 0, I)$ with $f$ a network.
+"""The neural latent energy model: a tilted normal prior, sampled by Langevin chains."""
 
-Nothing about this prior is a one-dimensional integral, so what `kaem.priors` does by quadrature
-is done here by Langevin chains: 60 steps for every sample, and 60 more for every update, whose
-ends stand in for the prior in the negative phase of contrastive divergence.
-"""
-
-from collections.abc import Callable
-from itertools import pairwise
+from typing import ClassVar
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..generators import AbstractGenerator
-from ..initialise import as_array, host_rng
-from ..model import LatentModel
-
-_LOST = 1e3  # a latent this far off the standard normal is lost
-
-
-def langevin(
-    score: Callable[[Float[Array, "n Q"]], Float[Array, "n Q"]],
-    z: Float[Array, "n Q"],
-    key: PRNGKeyArray,
-    *,
-    steps: int,
-    step_size: float,
-    noise_scale: float = 1.0,
-) -> Float[Array, "n Q"]:
-    r"""`steps` times $z \leftarrow z + \eta\,\nabla\log p(z) + s\sqrt{2\eta}\,\xi$."""
-    scale = noise_scale * (2 * step_size) ** 0.5
-
-    def step(i: Array, z: Array) -> Array:
-        noise = jax.random.normal(jax.random.fold_in(key, i), z.shape)
-        return z + step_size * score(z) + scale * noise
-
-    return jax.lax.fori_loop(0, steps, step, z)
-
-
-class NeuralPrior(eqx.Module):
-    """A standard normal tilted by a network of swish layers, sampled by Langevin chains."""
-
-    weights: tuple[Float[Array, "I O"], ...]
-    biases: tuple[Float[Array, " O"], ...]
-    shape: tuple[int, ...] = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
-    step_size: float = eqx.field(static=True)
-    noise_scale: float = eqx.field(static=True)
-
-    def __init__(
-        self,
-        coordinates: int,
-        *,
-        key: PRNGKeyArray,
-        widths: tuple[int, ...] = (200, 200),
-        steps: int = 60,
-        step_size: float = 0.16,
-        noise_scale: float = 1.0,
-    ) -> None:
-        """`widths` are the hidden layers; `steps` of `step_size` draw a sample."""
-        if not widths or min(widths) < 1:
-            raise ValueError(f"an energy network needs positive widths, got {widths}.")
-        if steps < 1 or not step_size > 0 or noise_scale < 0:
-            raise ValueError(
-                "Langevin sampling of the prior needs steps >= 1, a positive step_size and a "
-                f"noise_scale of at least 0, got {steps}, {step_size} and {noise_scale}."
-            )
-        rng = host_rng(key)
-        sizes = list(pairwise((coordinates, *widths, 1)))
-        self.weights = tuple(as_array(rng.normal(0, i**-0.5, (i, o))) for i, o in sizes)
-        self.biases = tuple(as_array(np.zeros(o)) for _, o in sizes)
-        self.shape = (coordinates,)
-        self.steps, self.step_size, self.noise_scale = steps, step_size, noise_scale
-
-    def tilt(self, z: Float[Array, "n Q"]) -> Float[Array, " n"]:
-        """$f(z)$, the negative energy."""
-        *hidden, last = zip(self.weights, self.biases, strict=True)
-        for weight, bias in hidden:
-            z = jax.nn.swish(z @ weight + bias)
-        return (z @ last[0] + last[1])[:, 0]
-
-    def potential(self, z: Float[Array, "n Q"]) -> tuple[Float[Array, " n"], Float[Array, "n Q"]]:
-        r"""$\log p(z)$ without its constant, and its gradient."""
-        tilt, pull = jax.vjp(self.tilt, z)
-        (slope,) = pull(jnp.ones_like(tilt))
-        return tilt - 0.5 * jnp.sum(z**2, axis=1), slope - z
-
-    def normal(self, key: PRNGKeyArray, n: int) -> Float[Array, "n Q"]:
-        """Where chains start."""
-        return jax.random.normal(key, (n, *self.shape))
-
-    @eqx.filter_jit
-    def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n Q"]:
-        """The ends of `n` chains."""
-        start, chain = jax.random.split(key)
-        return langevin(
-            lambda z: self.potential(z)[1],
-            self.normal(start, n),
-            chain,
-            steps=self.steps,
-            step_size=self.step_size,
-            noise_scale=self.noise_scale,
-        )
-
-    # What learning from chains asks of a prior: see `AbstractPrior`.
-
-    def for_chains(self) -> tuple[Callable[..., tuple[Array, Array]], Callable[..., Array]]:
-        return self.potential, self.normal
-
-    def mean_log_prob(self, z: Float[Array, "n Q"], key: PRNGKeyArray) -> Float[Array, ""]:
-        r"""$\frac1n\sum f(z_n)$ minus the same over samples of the prior: contrastive divergence.
-
-        Its gradient estimates that of the mean log-density; its value is not one. It is NaN where
-        a good part of the prior's own chains is lost.
-        """
-        negative = jax.lax.stop_gradient(self).sample(key, len(z))
-        value = jnp.mean(self.tilt(z)) - jnp.mean(self.tilt(negative))
-        return jnp.where(self.lost(negative) > 0.1, jnp.nan, value)
-
-    @property
-    def bounds(self) -> None:
-        """The prior lives on all of space."""
-        return None
-
-    def lost(self, z: Float[Array, "..."]) -> Float[Array, ""]:
-        """The share of latents that are not finite, or absurdly far off."""
-        return jnp.mean(~(jnp.abs(z) <= _LOST))
+from ..learning import AbstractLearner, Langevin
+from ..methods import ARGUMENT
+from ..models import LatentModel
+from ..priors import NeuralPrior
 
 
 class NeuralEBM(LatentModel):
     """A neural latent energy model: `NeuralPrior`, a generator, and observation noise."""
 
+    usual: ClassVar[dict[str, str]] = {"learner": "langevin", "prior": "neural", "generator": "cnn"}
+    about: ClassVar[str] = (
+        "A neural latent energy model: its prior is a network, sampled by Langevin chains."
+    )
+
     prior: NeuralPrior
     generator: AbstractGenerator
+    noise: float = eqx.field(metadata=ARGUMENT, default=0.1)
+    generator_noise: float = eqx.field(static=True, default=0.0)
 
-
-CLASSES = (NeuralEBM, NeuralPrior)
+    def usual_learner(self) -> AbstractLearner:
+        return Langevin()

@@ -1,8 +1,7 @@
 """Univariate functions: the energies of the prior and the edges of the KAN generator."""
 
-from typing import TYPE_CHECKING
-
 from ..lazy import submodules
+from ..serialisation import know
 from ._basis import AbstractBasis, LinearBasis, Start
 from ._grid import features_on, transfer
 from ._wavelet import Wavelet
@@ -14,6 +13,8 @@ from .functions import ACTIVATIONS, BASES, Functions
 from .mexican_hat import MexicanHat
 from .morlet import Morlet
 from .rbf import RBF
+
+know(BASES, Functions, ClosedForms)
 
 __all__ = [
     "ACTIVATIONS",
@@ -35,5 +36,4 @@ __all__ = [
     "transfer",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

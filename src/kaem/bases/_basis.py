@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..initialise import as_array, glorot
+from ._grid import Bounds, Samples, features_on, least_squares, regrid
 
 _BLOCK = 10  # samples for each pass over the accumulators of `sum_over_samples`
 
@@ -41,40 +42,38 @@ class AbstractBasis(eqx.Module):
     @classmethod
     @abstractmethod
     def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
-        """A new bank of Q = `outputs` times P = `inputs` small functions."""
+        """Return a new bank of Q = `outputs` times P = `inputs` small functions."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """(Q, P)."""
+        """Return (Q, P)."""
 
     @abstractmethod
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
-        """Each function at its own point."""
+        """Return each function [Q, P] at its own point of z [Q, P]."""
 
     @abstractmethod
     def curves(self, x: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
-        """All functions of input p on the nodes of p."""
+        """Return all functions of input p on the nodes x [P, N] of p, as [Q, P, N]."""
 
     @abstractmethod
     def layer(self, x: Float[Array, " P"]) -> Float[Array, " Q"]:
-        """The sum over inputs, as in a Kolmogorov-Arnold layer."""
+        """Return the sums [Q] over inputs x [P], as in a Kolmogorov-Arnold layer."""
+
+    @property
+    def window(self) -> tuple[Array, Array] | None:
+        """Return where functions differ from zero: centres and reaches [Q, P]; None is everywhere."""
+        return None
 
     def expectation(
         self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
     ) -> Float[Array, "Q P"]:
-        r"""$\sum_n w_n f_{q,p}(z_n)$ for samples that are not differentiated."""
+        r"""Return $\sum_n w_n f_{q,p}(z_n)$ [Q, P] of samples [Q, P, n] that are not differentiated."""
         return jax.vmap(self, in_axes=-1, out_axes=-1)(jax.lax.stop_gradient(z)) @ weights
 
-    def regrid(
-        self,
-        samples: Float[Array, "P M"],
-        ratio: float,
-        bounds: Float[Array, "P 2"] | None = None,
-        change: float | None = 0.01,
-    ) -> Self:
+    def regrid(self, samples: Samples, ratio: float, bounds: Bounds, change: float | None) -> Self:
         """Adapt to where the inputs are, preserving the functions. Wavelets learn theirs."""
-        del samples, ratio, bounds, change
         return self
 
 
@@ -86,7 +85,7 @@ class LinearBasis(AbstractBasis):
 
     @abstractmethod
     def features(self, x: Float[Array, " P"]) -> Float[Array, "P B"]:
-        """The basis functions of every input at one point each."""
+        """Return the basis functions [P, B] of every input at one point x [P] each."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,7 +105,7 @@ class LinearBasis(AbstractBasis):
     def feature_sums(
         self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
     ) -> Float[Array, "Q P B"]:
-        r"""$\sum_n w_n B_g(z_n)$."""
+        r"""Return $\sum_n w_n B_g(z_n)$ [Q, P, B] of samples [Q, P, n]."""
 
         def term(z: Float[Array, "Q P"], weight: Float[Array, ""]) -> Float[Array, "Q P B"]:
             return weight * jax.vmap(self.features)(z)
@@ -120,15 +119,7 @@ class LinearBasis(AbstractBasis):
         sums = self.feature_sums(*jax.lax.stop_gradient((z, weights)))
         return jnp.sum(sums * self.coefficients, axis=-1)
 
-    def regrid(
-        self,
-        samples: Float[Array, "P M"],
-        ratio: float,
-        bounds: Float[Array, "P 2"] | None = None,
-        change: float | None = 0.01,
-    ) -> Self:
-        from ._grid import regrid
-
+    def regrid(self, samples: Samples, ratio: float, bounds: Bounds, change: float | None) -> Self:
         return regrid(self, samples, ratio, bounds, change)
 
 
@@ -137,7 +128,7 @@ def sum_over_samples(
     z: Float[Array, "Q P n"],
     weights: Float[Array, " n"],
 ) -> Any:
-    r"""$\sum_n \mathrm{term}(z_n, w_n)$ for terms linear in $w_n \ge 0$, a few samples at a time.
+    r"""Return $\sum_n \mathrm{term}(z_n, w_n)$ for terms linear in $w_n \ge 0$, a few samples at a time.
 
     All terms at once would not fit any cache, and those of zero weight (most proposals, when each
     example rests on one of them) are not visited at all. Samples are indexed on the last axis, as
@@ -162,7 +153,7 @@ def sum_over_samples(
 
 
 def uniform_grid(size: int, points: int, interval: tuple[float, float]) -> Float[Array, "P G"]:
-    """`points` equally spaced points on `interval`, for each of `size` inputs."""
+    """Return `points` equally spaced points on `interval`, for each of `size` inputs."""
     lo, hi = interval
     if not lo < hi:
         raise ValueError(f"a grid needs an interval with lower < upper, got {interval}.")
@@ -172,15 +163,14 @@ def uniform_grid(size: int, points: int, interval: tuple[float, float]) -> Float
 def small_curve_coefficients(
     basis: LinearBasis, rng: np.random.Generator, start: Start
 ) -> Float[Array, "Q P B"]:
-    r"""Curves through uniform noise of width $\varepsilon / G$ on the grid, with Glorot weights.
+    r"""Return curves through uniform noise of width $\varepsilon / G$ on the grid, with Glorot weights.
 
     Table hp-nist's $\varepsilon$ and $\sigma_s$: functions start small but not identical.
     """
-    from ._grid import features_on, least_squares
-
     outputs, inputs, _ = basis.coefficients.shape
     points = basis.grid.shape[1]
     noise = rng.uniform(-0.5, 0.5, (outputs, inputs, points)) * start.amplitude / points
-    first = eqx.tree_at(lambda b: b.grid, basis, basis.grid[:1])  # all inputs start alike
-    inverse = np.asarray(least_squares(features_on(first, first.grid)))[0]
+    grid = np.asarray(basis.grid)[:1]  # all inputs start alike
+    first = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid))
+    inverse = least_squares(features_on(first, grid))[0].astype(np.float32)
     return as_array(noise @ inverse.T * start.scale * glorot(rng, outputs, inputs)[..., None])

@@ -5,7 +5,7 @@ matrix per input, whatever the number of outputs: with basis matrices $B$ (old g
 (new grid) on the same points, $c' = (B'^\top B' + \lambda I)^{-1} B'^\top B\, c$.
 """
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,35 +13,40 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._basis import LinearBasis
+if TYPE_CHECKING:
+    from ._basis import LinearBasis
 
-Basis = TypeVar("Basis", bound=LinearBasis)
+Basis = TypeVar("Basis", bound="LinearBasis")
+Samples = Float[Array | np.ndarray, "P M"]
+Bounds = Float[Array, "P 2"] | None
 _LEAST_MOVE = 1 / 8  # of a grid towards its goal
 _RIDGE = 1e-9  # relative to the mean diagonal of the Gram matrix, solved in float64
 
 
 @eqx.filter_jit
-def features_on(basis: LinearBasis, nodes: Float[Array, "P N"]) -> Float[Array, "P N B"]:
-    """The basis functions of every input on its nodes."""
+def _features_on(basis: "LinearBasis", nodes: Float[Array, "P N"]) -> Float[Array, "P N B"]:
     return jax.vmap(basis.features, in_axes=1, out_axes=1)(nodes)
 
 
-def least_squares(features: Float[Array, "P N B"]) -> Float[Array, "P B N"]:
-    """The ridge pseudo-inverse of each basis matrix, in float64 on the host."""
-    matrix = np.asarray(features, np.float64)
+def features_on(
+    basis: "LinearBasis", nodes: Float[Array | np.ndarray, "P N"]
+) -> Float[np.ndarray, "P N B"]:
+    """Return the basis functions of every input on its nodes, in float64 on the host."""
+    return np.asarray(_features_on(basis, jnp.asarray(nodes, jnp.float32)), np.float64)
+
+
+def least_squares(matrix: Float[np.ndarray, "P N B"]) -> Float[np.ndarray, "P B N"]:
+    """Return the ridge pseudo-inverse of each basis matrix, in float64."""
     gram = matrix.swapaxes(1, 2) @ matrix
     ridge = _RIDGE * np.trace(gram, axis1=1, axis2=2) / gram.shape[-1]
     gram = gram + ridge[:, None, None] * np.eye(gram.shape[-1])
-    return jnp.asarray(np.linalg.solve(gram, matrix.swapaxes(1, 2)), jnp.float32)
+    return np.linalg.solve(gram, matrix.swapaxes(1, 2))
 
 
 def adaptive_grid(
-    samples: Float[np.ndarray, "P M"],
-    points: int,
-    ratio: float,
-    bounds: Float[np.ndarray, "P 2"] | None,
+    samples: np.ndarray, points: int, ratio: float, bounds: Float[np.ndarray, "P 2"] | None
 ) -> Float[np.ndarray, "P G"]:
-    """`ratio` parts of a uniform grid and `1 - ratio` parts of the samples' quantiles."""
+    """Return `ratio` parts of a uniform grid and `1 - ratio` parts of the samples' quantiles."""
     adaptive = np.quantile(samples, np.linspace(0, 1, points), axis=1).T
     if bounds is None:
         # Points of the next batch may lie a little beyond those of this one.
@@ -52,27 +57,23 @@ def adaptive_grid(
     return ratio * uniform + (1 - ratio) * adaptive
 
 
-def _nodes(basis: LinearBasis) -> int:
+def _nodes(basis: "LinearBasis") -> int:
     """How many points of a line fix the coefficients safely."""
     return 8 * basis.coefficients.shape[-1]
 
 
-def transfer(basis: LinearBasis, other: LinearBasis) -> Float[Array, "P B' B"]:
-    """Of each input, the matrix that makes coefficients of `other` of those of `basis`."""
+def transfer(basis: "LinearBasis", other: "LinearBasis") -> Float[np.ndarray, "P B' B"]:
+    """Return, of each input, the matrix that makes coefficients of `other` of those of `basis`."""
     lo = np.minimum(basis.grid[:, 0], other.grid[:, 0])
     hi = np.maximum(basis.grid[:, -1], other.grid[:, -1])
-    nodes = jnp.linspace(jnp.asarray(lo), jnp.asarray(hi), _nodes(basis), axis=1)
+    nodes = np.linspace(lo, hi, _nodes(basis), axis=1)
     return least_squares(features_on(other, nodes)) @ features_on(basis, nodes)
 
 
 def regrid(
-    basis: Basis,
-    samples: Float[Array, "P M"],
-    ratio: float,
-    bounds: Float[Array, "P 2"] | None = None,
-    change: float | None = 0.01,
+    basis: Basis, samples: Samples, ratio: float, bounds: Bounds, change: float | None
 ) -> Basis:
-    """The same functions on a grid adapted to `samples` (pinned to `bounds` if given).
+    """Return the same functions on a grid adapted to `samples` (pinned to `bounds` if given).
 
     Where the functions of an input would change by a larger share than `change`, its grid moves
     only half as far, and so on; after four halvings it stays. With None they may change at will, as
@@ -94,29 +95,31 @@ def regrid(
         if not too_much.any():
             break
         share[too_much] = np.where(share[too_much] > _LEAST_MOVE, share[too_much] / 2, 0)
-    stay = jnp.asarray(share == 0)
-    grids = jnp.where(stay, basis.grid, found.grid)
-    coefficients = jnp.where(stay, basis.coefficients, found.coefficients)
-    return eqx.tree_at(lambda b: (b.grid, b.coefficients), found, (grids, coefficients))
+    stay = share == 0
+    grids = np.where(stay, basis.grid, found.grid)
+    coefficients = np.where(stay, basis.coefficients, found.coefficients)
+    arrays = tuple(jnp.asarray(array, jnp.float32) for array in (grids, coefficients))
+    return eqx.tree_at(lambda b: (b.grid, b.coefficients), found, arrays)
 
 
 def _refitted(
     basis: Basis, moved: Basis, where: Float[np.ndarray, "P N"]
 ) -> tuple[Basis, Float[np.ndarray, " P"]]:
-    """`moved` with the functions of `basis`, and how much those of each input changed.
+    """Return `moved` with the functions of `basis`, and how much those of each input changed.
 
     They are fitted `where` the samples are and, evenly, over the whole new range: nowhere are they
     let go. Changes are relative to how much the functions vary over the samples.
     """
     grid = np.asarray(moved.grid, np.float64)
     even = np.linspace(grid[:, 0], grid[:, -1], _nodes(basis), axis=1)
-    nodes = jnp.asarray(np.concatenate([where, even], axis=1), jnp.float32)
+    nodes = np.concatenate([where, even], axis=1)
     old, new = (features_on(b, nodes) for b in (basis, moved))
-    coefficients = jnp.einsum("pbn,pna,qpa->qpb", least_squares(new), old, basis.coefficients)
+    before = np.asarray(basis.coefficients, np.float64).transpose(1, 2, 0)  # [P, B, Q]
+    after = (least_squares(new) @ (old @ before)).astype(np.float32)
     seen = where.shape[1]
-    values = jnp.einsum("pna,qpa->qpn", old[:, :seen], basis.coefficients)
-    gaps = jnp.einsum("pna,qpa->qpn", new[:, :seen], coefficients) - values
-    spread = values - jnp.mean(values, axis=-1, keepdims=True)
-    ratio = jnp.sum(gaps**2, axis=(0, 2)) / jnp.maximum(jnp.sum(spread**2, axis=(0, 2)), 1e-12)
-    fitted = eqx.tree_at(lambda b: b.coefficients, moved, coefficients)
-    return fitted, np.sqrt(np.asarray(ratio))
+    values = old[:, :seen] @ before
+    gaps = new[:, :seen] @ after.astype(np.float64) - values
+    spread = values - values.mean(axis=1, keepdims=True)
+    ratio = np.sum(gaps**2, axis=(1, 2)) / np.maximum(np.sum(spread**2, axis=(1, 2)), 1e-12)
+    fitted = eqx.tree_at(lambda b: b.coefficients, moved, jnp.asarray(after.transpose(2, 0, 1)))
+    return fitted, np.sqrt(ratio)

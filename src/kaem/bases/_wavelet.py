@@ -49,12 +49,16 @@ class Wavelet(AbstractBasis):
 
     @property
     def reach(self) -> Float[Array, "Q P"]:
-        """How far from its centre a wavelet differs from zero in float32."""
+        """Return how far from its centre [Q, P] a wavelet differs from zero in float32."""
         return 7 * self.width
+
+    @property
+    def window(self) -> tuple[Array, Array]:
+        return self.centre, self.reach
 
     @abstractmethod
     def mother(self, x: Array) -> Array:
-        r"""The mother wavelet $\psi(x)$."""
+        r"""Return the mother wavelet $\psi(x)$, element by element."""
 
     def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
         return self.weight * self.mother((z - self.centre) / self.width)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..methods import FIXED
 from ._basis import LinearBasis, Start, small_curve_coefficients, uniform_grid
 
 DEGREE = 3
@@ -16,7 +17,7 @@ DEGREE = 3
 class BSpline(LinearBasis):
     """Cubic splines: twice continuously differentiable, locally supported."""
 
-    grid: Float[Array, "P G"]
+    grid: Float[Array, "P G"] = eqx.field(metadata=FIXED)
     coefficients: Float[Array, "Q P B"]
 
     @classmethod

@@ -5,19 +5,21 @@ Beyond the interval the input is clamped: a polynomial has no business extrapola
 
 from typing import Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ..initialise import as_array, glorot
+from ..methods import FIXED
 from ._basis import LinearBasis, Start, uniform_grid
 
 
 class Chebyshev(LinearBasis):
     """Polynomials of degree `size`; smooth and global."""
 
-    grid: Float[Array, "P 2"]
+    grid: Float[Array, "P 2"] = eqx.field(metadata=FIXED)
     coefficients: Float[Array, "Q P B"]
 
     @classmethod

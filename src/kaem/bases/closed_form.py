@@ -9,7 +9,7 @@ use. Nothing is ever evaluated from text: a form is names out of `TERMS` and num
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -18,9 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import log_ndtr
 
-_SMALLEST = (
-    1e-6  # of a logarithm's argument: far below any table's resolution, and scores stay finite
-)
+_SMALLEST = 1e-6  # of a logarithm's argument: below any table's resolution, and scores stay finite
 _LARGEST = 80.0  # of an exponent: e^80 is near the largest number of float32
 
 
@@ -36,34 +34,25 @@ class Namespace(NamedTuple):
     log_normal_cdf: Callable[[Any], Any]
 
 
-def _log_sum(library: Any) -> Callable[..., Any]:
-    """Stable where every exponential would underflow."""
+def _namespace(library: Any, log_normal_cdf: Callable[[Any], Any]) -> Namespace:
+    """Return the functions of a library that names them as NumPy does."""
 
-    def log_sum(*pairs: Any) -> Any:
+    def log_sum(*pairs: Any) -> Any:  # stable where every exponential would underflow
         terms = [library.log(w) + x for w, x in zip(pairs[::2], pairs[1::2], strict=True)]
         return functools.reduce(library.logaddexp, terms)
 
-    return log_sum
+    return Namespace(
+        exp=lambda x: library.exp(library.minimum(x, _LARGEST)),
+        log=library.log,
+        cos=library.cos,
+        absolute=library.abs,
+        log_sum=log_sum,
+        log_positive=lambda x: library.log(library.maximum(x, _SMALLEST)),
+        log_normal_cdf=log_normal_cdf,
+    )
 
 
-NUMPY = Namespace(
-    exp=lambda x: np.exp(np.minimum(x, _LARGEST)),
-    log=np.log,
-    cos=np.cos,
-    absolute=np.abs,
-    log_sum=_log_sum(np),
-    log_positive=lambda x: np.log(np.maximum(x, _SMALLEST)),
-    log_normal_cdf=log_ndtr,
-)
-JAX = Namespace(
-    exp=lambda x: jnp.exp(jnp.minimum(x, _LARGEST)),
-    log=jnp.log,
-    cos=jnp.cos,
-    absolute=jnp.abs,
-    log_sum=_log_sum(jnp),
-    log_positive=lambda x: jnp.log(jnp.maximum(x, _SMALLEST)),
-    log_normal_cdf=jax.scipy.special.log_ndtr,
-)
+NUMPY, JAX = _namespace(np, log_ndtr), _namespace(jnp, jax.scipy.special.log_ndtr)
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class Term:
 
     @property
     def count(self) -> int:
-        """Parameters that are fitted."""
+        """Return how many parameters are fitted."""
         return len(self.parameters) - len(self.fixed)
 
     def __call__(self, m: Namespace, z: Any, values: Sequence[Any]) -> Any:
@@ -210,7 +199,7 @@ class ClosedForm(NamedTuple):
     values: tuple[tuple[float, ...], ...] = ()
 
     def __call__(self, z: Any, m: Namespace = NUMPY) -> Any:
-        """Up to the constant that normalises a density."""
+        """Return the form at `z`, up to the constant that normalises a density."""
         terms = (TERMS[n](m, z, v) for n, v in zip(self.names, self.values, strict=True))
         return sum(terms, start=0 * z)
 
@@ -227,6 +216,11 @@ class ClosedForms(eqx.Module):
     order: tuple[int, ...] = eqx.field(static=True)  # flat places, group after group
     shape: tuple[int, int] = eqx.field(static=True)
 
+    # What priors ask of `Functions`.
+    name: ClassVar[str] = "closed-form"
+    activation: ClassVar[None] = None
+    window: ClassVar[None] = None
+
     def __check_init__(self) -> None:
         q, p = self.shape
         if sorted(self.order) != list(range(q * p)):
@@ -238,7 +232,7 @@ class ClosedForms(eqx.Module):
 
     @classmethod
     def of(cls, forms: Sequence[ClosedForm], shape: tuple[int, int]) -> Self:
-        """From Q x P forms, row by row."""
+        """Return a bank of Q x P forms, given row by row."""
         structures = tuple(dict.fromkeys(form.names for form in forms))
         places = [[i for i, f in enumerate(forms) if f.names == names] for names in structures]
         groups = tuple(
@@ -270,12 +264,12 @@ class ClosedForms(eqx.Module):
     def expectation(
         self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
     ) -> Float[Array, "Q P"]:
-        r"""$\sum_n w_n f_{q,p}(z_n)$; gradients reach the parameters, not `z` or `weights`."""
+        r"""Return $\sum_n w_n f_{q,p}(z_n)$ [Q, P]; gradients reach the parameters, not `z` or `weights`."""
         z, weights = jax.lax.stop_gradient((z, weights))
         return self._evaluate(z.reshape(-1, z.shape[-1])).reshape(z.shape) @ weights
 
     def regrid(self, *_: Any) -> Self:
-        """Closed forms have no grid to move."""
+        """Return the same forms: they have no grid to move."""
         return self
 
 

@@ -5,19 +5,21 @@ The period is twice the interval of the grid, so that the two ends are free to d
 
 from typing import Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ..initialise import as_array, glorot
+from ..methods import FIXED
 from ._basis import LinearBasis, Start, uniform_grid
 
 
 class Fourier(LinearBasis):
     """`size` cosines and as many sines."""
 
-    grid: Float[Array, "P 2"]
+    grid: Float[Array, "P 2"] = eqx.field(metadata=FIXED)
     coefficients: Float[Array, "Q P B"]
 
     @classmethod

@@ -4,6 +4,7 @@ $f_{q,p}(z) = b_{q,p}\,\mathrm{act}(z) + (\text{basis})_{q,p}(z)$, the residual 
 Kolmogorov-Arnold networks. `BASES` is the registry: adding a basis is one file and one line.
 """
 
+from collections.abc import Callable
 from typing import Self
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..initialise import as_array, glorot, host_rng
 from ._basis import AbstractBasis, Start
+from ._grid import Bounds, Samples
 from .bspline import BSpline
 from .chebyshev import Chebyshev
 from .fourier import Fourier
@@ -29,7 +31,7 @@ BASES: dict[str, type[AbstractBasis]] = {
     "fourier": Fourier,
 }
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
@@ -60,7 +62,7 @@ class Functions(eqx.Module):
         base_scale: float = 1.0,
         basis_scale: float = 1.0,
     ) -> Self:
-        r"""`inputs` = P and `outputs` = Q; the other defaults are Table hp-nist's.
+        r"""Return Q = `outputs` times P = `inputs` new functions; the defaults are Table hp-nist's.
 
         **Arguments:** `size` is the number of grid intervals, degrees or harmonics;
         `amplitude` the table's $\varepsilon$; `base_mean` and `base_scale` its $\mu$ and
@@ -89,45 +91,48 @@ class Functions(eqx.Module):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(Q, P)."""
+        """Return (Q, P)."""
         return self.basis.shape
 
-    def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
-        y = self.basis(z)
+    @property
+    def name(self) -> str:
+        """Return what settings call the basis."""
+        return next((n for n, cls in BASES.items() if type(self.basis) is cls), "unknown")
+
+    @property
+    def window(self) -> tuple[Array, Array] | None:
+        """Return where functions differ from zero, if only there: centres and reaches [Q, P]."""
+        return None if self.base_weight is not None else self.basis.window
+
+    def _plus(self, y: Array, x: Array, branch: Callable[[Array, Array], Array]) -> Array:
+        """Return each function [Q, P] at its own point of z [Q, P]."""
         if self.base_weight is None or self.activation is None:
             return y
-        return y + self.base_weight * ACTIVATIONS[self.activation](z)
+        return y + branch(self.base_weight, ACTIVATIONS[self.activation](x))
+
+    def __call__(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
+        return self._plus(self.basis(z), z, lambda b, act: b * act)
 
     def curves(self, x: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
-        y = self.basis.curves(x)
-        if self.base_weight is None or self.activation is None:
-            return y
-        return y + self.base_weight[..., None] * ACTIVATIONS[self.activation](x)
+        return self._plus(self.basis.curves(x), x, lambda b, act: b[..., None] * act)
 
     def layer(self, x: Float[Array, " P"]) -> Float[Array, " Q"]:
-        y = self.basis.layer(x)
-        if self.base_weight is None or self.activation is None:
-            return y
-        return y + self.base_weight @ ACTIVATIONS[self.activation](x)
+        return self._plus(self.basis.layer(x), x, lambda b, act: b @ act)
 
     def expectation(
         self, z: Float[Array, "Q P n"], weights: Float[Array, " n"]
     ) -> Float[Array, "Q P"]:
-        r"""$\sum_n w_n f_{q,p}(z_n)$; gradients reach the functions, not `z` or `weights`."""
+        r"""Return $\sum_n w_n f_{q,p}(z_n)$ [Q, P] of samples [Q, P, n]; gradients reach the functions, not `z` or `weights`."""
         y = self.basis.expectation(z, weights)
-        if self.base_weight is None or self.activation is None:
-            return y
-        return y + self.base_weight * jax.lax.stop_gradient(
-            ACTIVATIONS[self.activation](z) @ weights
-        )
+        return self._plus(y, z, lambda b, act: b * jax.lax.stop_gradient(act @ weights))
 
     def regrid(
         self,
-        samples: Float[Array, "P M"],
+        samples: Samples,
         ratio: float = 0.05,
-        bounds: Float[Array, "P 2"] | None = None,
+        bounds: Bounds = None,
         change: float | None = 0.01,
     ) -> Self:
-        """The same functions, but for `change`, on a grid adapted to `samples`; no-op for wavelets."""
+        """Return the same functions, but for `change`, on a grid adapted to `samples` [P, M]."""
         moved = self.basis.regrid(samples, ratio, bounds, change)
         return eqx.tree_at(lambda f: f.basis, self, moved)

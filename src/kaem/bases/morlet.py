@@ -22,7 +22,7 @@ class Morlet(Wavelet):
 
 
 def cosine(x: Array) -> Array:
-    """The cosine to float32 precision for moderate x, eight times as fast as XLA's on CPU.
+    """Return the cosine to float32 precision for moderate x, eight times as fast as XLA's on CPU.
 
     Tables evaluate millions of wavelets at every update. Beyond |x| of some thousands digits are
     lost, where a wavelet's window is zero.

@@ -5,7 +5,7 @@ the grid is no longer uniform; on a uniform grid it is the paper's constant $h$.
 $\tau$ starts at 1 and is trained.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..methods import FIXED
 from ._basis import LinearBasis, Start, small_curve_coefficients, sum_over_samples, uniform_grid
 
 
 class RBF(LinearBasis):
     """Gaussian bumps on a grid, with one trainable width."""
 
-    grid: Float[Array, "P G"]
+    grid: Float[Array, "P G"] = eqx.field(metadata=FIXED)
     coefficients: Float[Array, "Q P G"]
     log_tau: Float[Array, ""]
 
@@ -50,7 +51,7 @@ def _feature_sums(log_tau: Array, grid: Array, z: Array, weights: Array) -> Arra
 
 
 @_feature_sums.defjvp
-def _feature_sums_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+def _feature_sums_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     # One pass gives the sums and their slope in the only trained parameter; reverse mode
     # through the scan would store or recompute every exponential.
     sums, slopes = _sums_and_slopes(*primals)
@@ -69,7 +70,7 @@ def _sums_and_slopes(log_tau: Array, grid: Array, z: Array, weights: Array) -> t
 
 
 def spacing(grid: Float[Array, "P G"]) -> Float[Array, "P G"]:
-    """The mean distance of each centre from its neighbours."""
+    """Return the mean distance [P, G] of each centre from its neighbours."""
     step = jnp.maximum(jnp.diff(grid, axis=1), 1e-6)
     inner = (step[:, 1:] + step[:, :-1]) / 2
     return jnp.concatenate([step[:, :1], inner, step[:, -1:]], axis=1)

@@ -5,8 +5,6 @@ one hidden layer as wide as the generator's; it does what any decoder-based mode
 least, so the ratio is the price of the prior, the proposals and the weights.
 """
 
-import argparse
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -15,49 +13,40 @@ import jax.numpy as jnp
 import optax
 
 from ..data import load
-from ..model import as_float
-from ..training.build import build_model, build_optimiser, build_posterior
-from ..training.config import Config, read_preset
-from ..training.loop import initial_state, parameters, updates, with_parameters
-from .measure import interleaved
+from ..measuring import interleaved
+from ..models import as_float
+from ..training import Plan
+from ..training.parameters import parameters, with_parameters, without
+from .training import after, preset, table
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    config = Config.from_dict(read_preset("mnist"))
-    digits, key = load("mnist5k"), jax.random.key(0)
-    x = as_float(jnp.asarray(digits[: config.training.batch_size]))
-    posterior = build_posterior(config)
+def run(repeats: int = 20) -> dict[str, Any]:
+    """Time both updates, `repeats` times in turns."""
+    plan, key = preset("mnist").plan(), jax.random.key(0)
+    x = as_float(jnp.asarray(load("mnist5k")[: plan.batch_size]))
     # What an update costs depends on how many proposals carry weight: measure under way.
-    short = replace(config, training=replace(config.training, steps=100))
-    state = initial_state(build_model(config, x.shape[1:]), posterior, short, len(digits))
-    for boundary in updates(state, digits, posterior, short):
-        state = boundary.state
-    model = state.model
+    model = after("mnist", 100)
     variants = {
-        "importance": _importance(model, posterior, config, x, key),
+        "importance": _importance(model, plan, x, key),
         "autoencoder": _autoencoder(model.generator, model.prior.shape[0], x, key),
     }
-    details = interleaved(variants, options.repeats)
-    medians = {name: entry["median"] for name, entry in details.items()}
-    return {
-        "benchmark": "importance",
-        "results": {
-            "importance_over_autoencoder": medians["importance"] / medians["autoencoder"],
-            "updates_per_second": 1 / medians["importance"],
-        },
-        "details": details,
+    details = interleaved(variants, repeats)
+    importance, autoencoder = (details[name]["median"] for name in variants)
+    results = {
+        "importance_over_autoencoder": importance / autoencoder,
+        "updates_per_second": 1 / importance,
     }
+    return {"results": results, "details": details}
 
 
-def _importance(model: Any, posterior: Any, config: Config, x: Any, key: Any) -> Any:
-    transform = build_optimiser(config.optimiser, config.training.steps)
-    names = list(parameters(model))
+def _importance(model: Any, plan: Plan, x: Any, key: Any) -> Any:
+    trained, learner = parameters(model), plan.learner
+    rest = without(model, trained)
 
     def loss(params: Any) -> Any:
-        now = with_parameters(model, {name: params[name] for name in names})
-        return -posterior.expected_log_joint(now, x, key)[0]
+        return -learner.objective(with_parameters(rest, params), x, key, {}, 0.0)[0]
 
-    return _updater(loss, transform, parameters(model))
+    return _updater(loss, plan.transform, trained)
 
 
 def _autoencoder(generator: Any, coordinates: int, x: Any, key: Any) -> Any:
@@ -74,7 +63,7 @@ def _autoencoder(generator: Any, coordinates: int, x: Any, key: Any) -> Any:
 
 
 def _updater(loss: Any, transform: optax.GradientTransformation, params: Any) -> Any:
-    """A call that takes one Adam step from where the last one ended, buffers donated."""
+    """Return a call that takes one Adam step from where the last one ended, buffers donated."""
 
     def update(params: Any, state: Any) -> Any:
         grads = jax.grad(loss)(params)
@@ -92,11 +81,6 @@ def _updater(loss: Any, transform: optax.GradientTransformation, params: Any) ->
 
 
 def render(result: dict[str, Any]) -> str:
-    lines = ["| update | median ms | quartiles |", "|---|---|---|"]
-    for name, entry in result["details"].items():
-        low, high = entry["lower_quartile"], entry["upper_quartile"]
-        lines.append(
-            f"| {name} | {entry['median'] * 1e3:.1f} | {low * 1e3:.1f} to {high * 1e3:.1f} |"
-        )
+    """Return a table of times, and their ratio."""
     ratio = result["results"]["importance_over_autoencoder"]
-    return "\n".join([*lines, "", f"importance / autoencoder = {ratio:.2f}"])
+    return f"{table(result['details'])}\n\nimportance / autoencoder = {ratio:.2f}"

@@ -10,19 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from ..generators import CNN
-from ..model import KAEM
-from ..priors import MixturePrior
-
 
 def langevin(
-    model: KAEM, x: Array, z: Array, key: PRNGKeyArray, steps: int, step_size: float
+    model: Any, x: Array, z: Array, key: PRNGKeyArray, steps: int, step_size: float
 ) -> Array:
-    """ULA with the same noise as `kaem.Langevin`, without anything that makes that fast."""
-    prior, generator = model.prior, model.generator
-    assert isinstance(prior, MixturePrior)
-    assert isinstance(generator, CNN)
-    decode = generator.plain_decoder()
+    """Return latents by ULA with the same noise as `kaem.Langevin`, without what makes that fast.
+
+    `model` is a KAEM with a mixture prior and a CNN.
+    """
+    prior, decode = model.prior, model.generator.plain_decoder()
     offset = prior.log_alpha - prior.log_normaliser()
 
     def log_joint(z: Array) -> Array:

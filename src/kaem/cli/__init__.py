@@ -9,46 +9,63 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from ..cache import keep_compiled_programs
 from ..errors import UserError
 
-VERBS = {
+
+class Verb(NamedTuple):
+    """What `kaem --help` says of a verb, and the module that has its `configure(parser)` and `run(options)`."""
+
+    summary: str
+    module: str
+
+
+_SUMMARIES = {
     "train": "train a preset, or a model of your own data",
     "sample": "draw samples from a trained run",
     "evaluate": "measure a run or two sets of images: FID, KID, log p(x), diagnostics",
     "plot": "draw figures: densities, traversals, interpolations, posteriors, training",
     "symbolic": "closed forms of the learned densities, and what using them would cost",
     "report": "write one self-contained HTML page about a run",
-    "export": "ship a model: tables, C, HLS, Verilog, ONNX; verified bit by bit",
+    "export": "ship a model, verified: tables, C, HLS, Verilog, ONNX",
     "compare": "put runs side by side: samples, metrics, costs",
     "info": "versions and devices, or what a run is",
     "data": "datasets: list, check, fetch",
-    "bench": "benchmarks: exactness, importance, training, temperatures, sampling",
+    "bench": "benchmarks: exactness, speed of training and sampling",
 }
+VERBS = {name: Verb(summary, f"kaem.cli.{name}") for name, summary in _SUMMARIES.items()}
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with messages that begin in our words and exit with code 2."""
+    """argparse with messages that begin in our words, exit code 2, and help that is found when asked for.
+
+    Verbs append functions to `more`, of what to add to their help: registries are imported only then.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.more: list[Callable[[], str]] = []
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}. See `{self.prog} --help`.")
+
+    def format_help(self) -> str:
+        return "\n".join([super().format_help(), *(f"{more()}\n" for more in self.more)])
 
 
 def parser() -> argparse.ArgumentParser:
     from .. import __version__
 
-    top = Parser(
-        prog="kaem",
-        description="Kolmogorov-Arnold Energy Models: train, sample, look inside, ship.",
-    )
+    about = "Kolmogorov-Arnold Energy Models: train, sample, look inside, ship."
+    top = Parser(prog="kaem", description=about)
     top.add_argument("--version", action="version", version=f"kaem {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb, summary in VERBS.items():
-        sub = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:])
-        importlib.import_module(f".{verb}", __name__).configure(sub)
+    for name, (summary, module) in VERBS.items():
+        sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+        importlib.import_module(module).configure(sub)
         for leaf in _leaves(sub):
             leaf.add_argument("--json", action="store_true", help="print one JSON object")
     return top
@@ -86,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
             os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))
         keep_compiled_programs()
-        module = importlib.import_module(f".{options.verb}", __name__)
+        module = importlib.import_module(VERBS[options.verb].module)
         result: dict[str, Any] | None = module.run(options)
         if options.json and result is not None:
             print(json.dumps(result, indent=2, allow_nan=True))
@@ -94,6 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         message = str(error)
     except MemoryError:
+        message = "out of memory; ask for less at once, or use a machine with more."
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):  # how XLA says that there is no memory
+            raise
         message = "out of memory; ask for less at once, or use a machine with more."
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,10 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="registered datasets and where they are")
     check = actions.add_parser("check", help="verify checksums, or that a path can be read")
     check.add_argument("names", metavar="NAME", nargs="*", help="names or paths (default: all)")
-    check.add_argument(
-        "--set", metavar="data.KEY=VALUE", action="append", default=[],
-        help="read them with this setting of `kaem train`, such as data.size=64; may be repeated",
-    )  # fmt: skip
+    about = "read them with this setting of `kaem train`, such as data.size=64; may be repeated"
+    check.add_argument("--set", metavar="data.KEY=VALUE", action="append", default=[], help=about)
     fetch = actions.add_parser("fetch", help="download what is missing, checked")
     fetch.add_argument("names", metavar="NAME", nargs="+", help="registered names")
 
@@ -72,21 +70,20 @@ def _check(options: argparse.Namespace) -> dict[str, Any]:
 
 def _settings(assignments: list[str]) -> dict[str, Any]:
     """How data are read, in the words of `kaem train`; all of them, where nobody sets a limit."""
-    from dataclasses import asdict
-
-    from ..training.config import Config, override
+    from ..settings import Data, override
+    from ..settings.schema import fields, resolved
 
     values: dict[str, Any] = {"data": {"limit": None}}
     for assignment in assignments:
         values = override(values, assignment)
-    settings = asdict(Config.from_dict(values).data)
-    del settings["name"]
+    known = fields(Data, "data")
+    del known["name"]
     if values.keys() != {"data"} or "name" in values["data"]:
         raise UserError(
-            f"`kaem data check` takes --set data.KEY=VALUE with {', '.join(settings)}, got "
+            f"`kaem data check` takes --set data.KEY=VALUE with {', '.join(known)}, got "
             f"{' and '.join(assignments)}; what is checked is named without --set."
         )
-    return settings
+    return resolved(known, values["data"], "data")
 
 
 def _checked(name: str, limit: int | None, **settings: Any) -> str:

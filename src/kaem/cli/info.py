@@ -33,7 +33,7 @@ def _machine() -> dict[str, Any]:
     import jax
 
     from ..data import search_folders
-    from ..training.config import preset_names
+    from ..settings import PRESETS
 
     versions = {}
     for package in ("kaem", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "matplotlib"):
@@ -46,7 +46,7 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "devices": [str(d) for d in jax.devices()],
         "cores": os.cpu_count(),
-        "presets": preset_names(),
+        "presets": list(PRESETS),
         "data_folders": [str(f) for f in search_folders()],
     }
 
@@ -56,12 +56,12 @@ def _model(path: Path) -> str:
 
 
 def _run(path: str) -> dict[str, Any]:
+    from ..runs.folder import RunFolder
     from ..training import checkpoint
-    from ..training.run import Run
 
-    run = Run.open(path)
+    run = RunFolder.open(path)
     record, history = run.record(), run.history()
-    config = run.config()
+    config = run.settings()
     last = history[-1] if history else {}
     return {
         "run": str(run.path),

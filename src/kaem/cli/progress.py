@@ -4,14 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
-
-
-class Progress(Protocol):
-    def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None: ...
-
-    def say(self, message: str) -> None: ...
-
+from typing import Any
 
 _SHOWN = {
     "log_likelihood": "log p(x|z) {:.1f}",
@@ -39,28 +32,34 @@ def say(message: str) -> None:
 
 
 class _Plain:
-    def __init__(self, total: int, every: float) -> None:
-        self.total, self.every, self.last = total, every, 0.0
+    say = staticmethod(say)
+
+    def __init__(self, every: float) -> None:
+        self.every, self.last, self.total = every, 0.0, 0
+
+    def begin(self, step: int, total: int) -> None:
+        del step
+        self.total = total
 
     def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None:
         now = time.monotonic()
         if now - self.last < self.every and step < self.total:
             return
         self.last = now
-        rate = (
-            ""
-            if speed is None
-            else f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
-        )
+        rate = ""
+        if speed is not None:
+            rate = f"  {speed:.1f} updates/s, {(self.total - step) / speed:.0f} s left"
         self.say(f"step {step}/{self.total}  {_summary(metrics)}{rate}")
-
-    def say(self, message: str) -> None:
-        say(message)
 
 
 class _Bar:
-    def __init__(self, bar: Any, task: Any) -> None:
-        self.bar, self.task = bar, task
+    def __init__(self, bar: Any) -> None:
+        self.bar = bar
+
+    def begin(self, step: int, total: int) -> None:
+        self.task = self.bar.add_task(
+            "train", total=total, completed=step, info="compiling", rate=""
+        )
 
     def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None:
         rate = "" if speed is None else f"{speed:.1f}/s"
@@ -80,27 +79,19 @@ class Counter:
         now = time.monotonic()
         if now - self.last > 5 or (done == of and now - self.last > 1):
             self.last = now
-            print(f"{what}: {done}/{of}", file=sys.stderr, flush=True)
+            say(f"{what}: {done}/{of}")
 
 
 @contextmanager
-def progress(total: int, start: int = 0, every: float = 5.0) -> Iterator[Progress]:
-    """A reporter for `total` steps, on standard error."""
+def progress(every: float = 5.0) -> Iterator[Any]:
+    """A `Watcher` of training, on standard error."""
     if not sys.stderr.isatty():
-        yield _Plain(total, every)
+        yield _Plain(every)
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
 
-    with RichProgress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[info]}"),
-        console=Console(stderr=True),
-    ) as bar:
-        yield _Bar(
-            bar, bar.add_task("train", total=total, completed=start, info="compiling", rate="")
-        )
+    counts = (rich.BarColumn(), rich.MofNCompleteColumn(), "{task.fields[rate]}")
+    times = (rich.TimeRemainingColumn(), "{task.fields[info]}")
+    with rich.Progress(*counts, *times, console=Console(stderr=True)) as bar:
+        yield _Bar(bar)

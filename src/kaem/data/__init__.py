@@ -1,10 +1,9 @@
 """Data: by name from the registry, or from any path."""
 
-from typing import TYPE_CHECKING
-
+from ..cache import cache_folder
 from ..lazy import submodules
 from .loading import load
-from .registry import DATASETS, Dataset, cache_folder, fetch, find, search_folders, verify
+from .registry import DATASETS, Dataset, fetch, find, search_folders, verify
 
 __all__ = [
     "DATASETS",
@@ -17,5 +16,4 @@ __all__ = [
     "verify",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

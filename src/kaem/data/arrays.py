@@ -38,7 +38,7 @@ _MAX_GIGABYTES = 16  # that an array of a .npz file is unpacked to
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An MNIST-format file (idx1 or idx3, gzipped or not)."""
+    """Read an MNIST-format file (idx1 or idx3, gzipped or not)."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             data = file.read()
@@ -61,7 +61,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_array(path: Path, key: str | None = None, split: Split = "train") -> np.ndarray:
-    """A `.npy` file, or one array of a `.npz` file."""
+    """Read a `.npy` file, or one array of a `.npz` file."""
     try:
         with open(path, "rb") as file:
             _check_header(file, path.stat().st_size)
@@ -140,7 +140,7 @@ def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> s
 
 
 def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np.ndarray:
-    """Images in a MATLAB 5 file, SVHN's way: uint8 [height, width, channels, N], named X."""
+    """Read images in a MATLAB 5 file, SVHN's way: uint8 [height, width, channels, N], named X."""
     from scipy.io import loadmat, whosmat
 
     key = key or "X"
@@ -157,12 +157,8 @@ def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np
             f"{path} has no variable {key!r}; it holds {', '.join(names) or 'nothing'}. Say which to "
             "use with --set data.key=NAME."
         )
-    if (
-        not isinstance(x, np.ndarray)
-        or x.dtype != np.uint8
-        or x.ndim != 4
-        or x.shape[2] not in (1, 3)
-    ):
+    images = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 4
+    if not images or x.shape[2] not in (1, 3):
         raise UserError(
             f"{key} of {path} has shape {np.shape(x)} and type {getattr(x, 'dtype', type(x))}, "
             "expected uint8 images [height, width, channels, N]; save other arrays as .npy."
@@ -171,7 +167,7 @@ def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np
 
 
 def read_cifar(path: Path, split: Split = "train", limit: int | None = None) -> np.ndarray:
-    """CIFAR-10's binary archive, read in one pass without unpacking it."""
+    """Read CIFAR-10's binary archive in one pass without unpacking it."""
     records: dict[str, np.ndarray] = {}
     try:
         with tarfile.open(path, "r|*") as archive:

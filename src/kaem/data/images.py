@@ -80,7 +80,7 @@ class Options:
 
 
 def image_names(names: Iterable[str]) -> list[str]:
-    """The images among relative paths, in name order, without macOS's `._` shadows."""
+    """Return the images among relative paths, in name order, without macOS's `._` shadows."""
 
     def is_image(name: str) -> bool:
         base = name.rpartition("/")[2]
@@ -91,7 +91,7 @@ def image_names(names: Iterable[str]) -> list[str]:
 
 @contextmanager
 def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
-    """The names of the images below a folder or in a zip file, and what reads one of them."""
+    """Yield the names of the images below a folder or in a zip file, and what reads one of them."""
     if path.is_dir():
         tops = ((os.path.relpath(top, path), files) for top, _, files in os.walk(path))
         names = (os.path.join(top, file) for top, files in tops for file in files)
@@ -117,7 +117,7 @@ def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]
 
 
 def read_images(path: Path, options: Options) -> np.ndarray:
-    """Every image below a folder or in a zip file, in name order, without unpacking it."""
+    """Read every image below a folder or in a zip file, in name order, without unpacking it."""
     with image_files(path) as (names, content):
         if not names:
             raise UserError(
@@ -128,7 +128,7 @@ def read_images(path: Path, options: Options) -> np.ndarray:
 
 
 def read_celeba(path: Path, split: Split, options: Options) -> np.ndarray:
-    """One split of img_align_celeba[.zip]: the central 148 x 148 pixels, resized to 64 x 64."""
+    """Read one split of img_align_celeba[.zip]: the central 148 x 148 pixels, resized to 64 x 64."""
     numbers = CELEBA[split]
     wanted = {f"{number:06}" for number in numbers}
     with image_files(path) as (names, content):
@@ -143,37 +143,8 @@ def read_celeba(path: Path, split: Split, options: Options) -> np.ndarray:
         return _read(path, names, content, options, CELEBA_CROP)
 
 
-def checked(x: np.ndarray, source: str) -> np.ndarray:
-    """`x` as uint8 images [N, H, W, C] or float32 [N, ...], or an error that says what is wrong."""
-    if x.dtype == np.bool_:
-        x = x.astype(np.float32)
-    if x.ndim < 2:
-        raise UserError(
-            f"{source} needs at least two axes, examples along the first, got shape {x.shape}; "
-            "for one number per example, reshape it with x[:, None]."
-        )
-    if 0 in x.shape:
-        raise UserError(f"{source} holds no data: its shape is {x.shape}. Check how it was saved.")
-    if x.dtype == np.uint8:
-        return x[..., None] if x.ndim == 3 else x
-    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
-        raise UserError(
-            f"{source} must hold real numbers, got dtype {x.dtype}; convert it to float32 or uint8."
-        )
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    if bad.any():
-        first = np.flatnonzero(bad)
-        raise UserError(
-            f"{source} holds NaN or infinite values in {len(first)} of {len(x)} examples "
-            f"(first at index {first[0]}); remove or impute them."
-        )
-    return x[..., None] if x.ndim == 3 else x
-
-
 def fitted(x: np.ndarray, source: str, options: Options) -> np.ndarray:
-    """`x` with the size and the channels that were asked for, or an error that says why not."""
+    """Return `x` with the size and the channels that were asked for, or raise, saying why not."""
     size, image = options.size, x.ndim == 4
     if options.channels is not None:
         if not image:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..errors import UserError
 from .arrays import Split, read_array, read_cifar, read_idx, read_mat
-from .images import Options, checked, fitted, read_images
+from .checks import checked
+from .images import Options, fitted, read_images
 from .registry import DATASETS, find, search_folders, verify
 
 
@@ -23,7 +24,7 @@ def load(
     mixed: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> np.ndarray:
-    """A dataset by name or path: uint8 images [N, H, W, C], or float32 [N, ...].
+    """Return a dataset by name or path: uint8 images [N, H, W, C], or float32 [N, ...].
 
     Only the first `limit` examples are read. Images come out `size` x `size`, cropped to their
     central square. `channels` is 1 or 3, and refuses data that has others. `say` is told how many
@@ -66,21 +67,19 @@ def _at_path(source: str, key: str | None, split: Split, options: Options) -> np
     for dataset in DATASETS.values():
         if dataset.unpacked and path.name in dataset.forms(dataset.file(split)):
             return dataset.read(path, split, options)
-        present = [f for f, _ in dataset.files if path.is_dir() and dataset.locate(f, path)]
+        present = [f for f in dataset.files if path.is_dir() and dataset.locate(f, path)]
         if present:
             found = dataset.locate(dataset.file(split), path)
             if found is None:
                 raise UserError(f"{source} has {present[0]} but no {dataset.file(split)}; add it.")
             return dataset.read(found, split, options)
-    if path.is_dir():
-        return read_images(path, options)
     name = path.name.lower()
+    if path.is_dir() or name.endswith(".zip"):
+        return read_images(path, options)
     if name.endswith((".npy", ".npz")):
         return read_array(path, key, split)
     if name.endswith(".mat"):
         return read_mat(path, key, options.limit)
-    if name.endswith(".zip"):
-        return read_images(path, options)
     if name.endswith((".tar.gz", ".tgz", ".tar")):
         return read_cifar(path, split, options.limit)
     if name.endswith(".gz") or "ubyte" in name:

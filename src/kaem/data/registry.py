@@ -5,7 +5,7 @@ A dataset lives in `$KAEM_DATA/<folder>` or the user's cache, in its canonical f
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -33,21 +33,21 @@ class Dataset:
     train: int
     read: Reader
     folder: str = ""
-    files: tuple[tuple[str, str], ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
     mirrors: tuple[str, ...] = ()
     licence: str = ""
     unpacked: int = 0
     by_hand: str = ""
 
     def file(self, split: Split) -> str:
-        return self.files[0 if split == "train" else -1][0]
+        return list(self.files)[0 if split == "train" else -1]
 
     def forms(self, file: str) -> tuple[str, ...]:
-        """The names under which `file` may be there."""
+        """Return the names under which `file` may be there."""
         return (file, Path(file).stem) if self.unpacked else (file,)
 
     def locate(self, file: str, folder: Path) -> Path | None:
-        """`file` in `folder`, as it is or unpacked."""
+        """Return `file` in `folder`, as it is or unpacked."""
         for path in (folder / form for form in self.forms(file)):
             if path.is_file() if path.name == file else path.is_dir():
                 return path
@@ -59,18 +59,6 @@ def _read_embedded(_: Path, split: Split, options: Options) -> np.ndarray:
         raise UserError("mnist5k has training digits only; for test digits use `mnist`.")
     with resources.as_file(resources.files("kaem.data") / "mnist_5k.npz") as embedded:
         return read_array(embedded, "x")
-
-
-def _read_idx(path: Path, split: Split, options: Options) -> np.ndarray:
-    return read_idx(path)
-
-
-def _read_mat(path: Path, split: Split, options: Options) -> np.ndarray:
-    return read_mat(path, limit=options.limit)
-
-
-def _read_cifar(path: Path, split: Split, options: Options) -> np.ndarray:
-    return read_cifar(path, split, options.limit)
 
 
 DATASETS: dict[str, Dataset] = {
@@ -85,18 +73,12 @@ DATASETS: dict[str, Dataset] = {
         "MNIST handwritten digits",
         (28, 28, 1),
         60000,
-        _read_idx,
+        lambda path, split, options: read_idx(path),
         "mnist",
-        (
-            (
-                "train-images-idx3-ubyte.gz",
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            (
-                "t10k-images-idx3-ubyte.gz",
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-        ),
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        },
         (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -107,18 +89,12 @@ DATASETS: dict[str, Dataset] = {
         "Fashion-MNIST articles of clothing",
         (28, 28, 1),
         60000,
-        _read_idx,
+        lambda path, split, options: read_idx(path),
         "fashion_mnist",
-        (
-            (
-                "train-images-idx3-ubyte.gz",
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            (
-                "t10k-images-idx3-ubyte.gz",
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-        ),
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        },
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         licence="MIT, Zalando SE",
     ),
@@ -126,18 +102,12 @@ DATASETS: dict[str, Dataset] = {
         "SVHN, digits of house numbers",
         (32, 32, 3),
         73257,
-        _read_mat,
+        lambda path, split, options: read_mat(path, limit=options.limit),
         "svhn",
-        (
-            (
-                "train_32x32.mat",
-                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
-            ),
-            (
-                "test_32x32.mat",
-                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
-            ),
-        ),
+        {
+            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        },
         ("http://ufldl.stanford.edu/housenumbers/",),
         licence="non-commercial use, Y. Netzer et al.",
     ),
@@ -145,14 +115,11 @@ DATASETS: dict[str, Dataset] = {
         "CIFAR-10, small photographs of ten kinds of things",
         (32, 32, 3),
         50000,
-        _read_cifar,
+        lambda path, split, options: read_cifar(path, split, options.limit),
         "cifar10",
-        (
-            (
-                "cifar-10-binary.tar.gz",
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
-        ),
+        {
+            "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        },
         ("https://www.cs.toronto.edu/~kriz/",),
         licence="none stated, A. Krizhevsky",
     ),
@@ -162,12 +129,9 @@ DATASETS: dict[str, Dataset] = {
         162770,
         read_celeba,
         "celeba",
-        (
-            (
-                "img_align_celeba.zip",
-                "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
-            ),
-        ),
+        {
+            "img_align_celeba.zip": "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+        },
         licence="non-commercial research, MMLAB, The Chinese University of Hong Kong",
         unpacked=202599,
         by_hand="it is given out through a Google Drive form. Open "
@@ -178,16 +142,16 @@ DATASETS: dict[str, Dataset] = {
 
 
 def search_folders() -> list[Path]:
-    """`$KAEM_DATA` first, then the cache."""
+    """Return where data is looked for: `$KAEM_DATA` first, then the cache."""
     chosen = os.environ.get("KAEM_DATA")
     return ([Path(chosen)] if chosen else []) + [cache_folder()]
 
 
 def find(name: str) -> dict[str, Path | None]:
-    """Where each of a dataset's files is, or None."""
+    """Return where each of a dataset's files is, or None."""
     dataset = DATASETS[name]
     found: dict[str, Path | None] = {}
-    for file, _ in dataset.files:
+    for file in dataset.files:
         places = (dataset.locate(file, top / dataset.folder) for top in search_folders())
         found[file] = next((path for path in places if path is not None), None)
     return found
@@ -208,9 +172,8 @@ def verify(name: str, file: str, path: Path) -> None:
                 f"it again. To use what is there, give the path {path} instead of {name}."
             )
         return
-    expected = dict(dataset.files)[file]
-    got = sha256(path)
-    if got != expected:
+    expected = dataset.files[file]
+    if (got := sha256(path)) != expected:
         raise UserError(
             f"{path} is not the canonical {file} of {name}: its SHA-256 is {got[:16]}..., expected "
             f"{expected[:16]}.... It is truncated, damaged or another file; delete it and run "
@@ -222,7 +185,7 @@ def fetch(name: str, progress: bool = False) -> list[Path]:
     """Download a dataset's missing files to `$KAEM_DATA` or the cache, checked and whole."""
     dataset = DATASETS[name]
     if dataset.by_hand:
-        return [_found_by_hand(name, file) for file, _ in dataset.files]
+        return [_found_by_hand(name, file) for file in dataset.files]
     if not dataset.files:
         return []
     try:
@@ -230,7 +193,7 @@ def fetch(name: str, progress: bool = False) -> list[Path]:
     except ModuleNotFoundError as error:
         raise UserError("downloading needs pooch: run `pip install 'kaem[data]'`.") from error
     paths = []
-    for file, checksum in dataset.files:
+    for file, checksum in dataset.files.items():
         present = find(name)[file]
         if present is not None and sha256(present) == checksum:
             paths.append(present)

@@ -14,18 +14,18 @@ MAX_PIXELS = 25_000_000  # of a sheet, which is to be looked at
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether data of this shape can be shown: height, width, and grey or RGB."""
+    """Return whether data of this shape can be shown: height, width, and grey or RGB."""
     return len(shape) == 3 and shape[-1] in (1, 3)
 
 
 def sheet_capacity(shape: tuple[int, ...], pad: int = 2) -> int:
-    """How many images of this shape make a sheet of at most `MAX_PIXELS`."""
+    """Return how many images of this shape make a sheet of at most `MAX_PIXELS`."""
     height, width = (extent + pad for extent in shape[:2])
     return math.isqrt(MAX_PIXELS // (height * width)) ** 2
 
 
 def sample_sheet(images: Any, columns: int | None = None, pad: int = 2) -> np.ndarray:
-    """Images [N, H, W, C] in [0, 1] as one uint8 sheet, roughly square."""
+    """Return images [N, H, W, C] in [0, 1] as one uint8 sheet, roughly square."""
     x = np.asarray(images, np.float32)
     if not is_image(x.shape[1:]):
         raise UserError(f"a sheet shows images [N, H, W, 1 or 3], got shape {x.shape}.")

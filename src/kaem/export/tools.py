@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ..errors import UserError
 
+# Of compilers: any warning is an error of ours.
+STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+
 
 class MissingTool(UserError):
     """A program that is not on this machine."""
@@ -16,20 +19,19 @@ class MissingTool(UserError):
             f"verification needs the program {program}, which is not on this machine; install the "
             f"Debian package {package} (`apt install {package}`), or export without `--verify`."
         )
-        self.program = program
         self.package = package
 
 
-def find(program: str, package: str) -> str:
-    """The path of a program."""
+def find(program: str, package: str | None = None) -> str:
+    """Return the path of a program, which a Debian package has: one of the same name, unless given."""
     path = shutil.which(program)
     if path is None:
-        raise MissingTool(program, package)
+        raise MissingTool(program, package or program)
     return path
 
 
 def version(program: str) -> str:
-    """A program's name and the first number with a dot that it prints, such as `gcc 12.2.0`."""
+    """Return a program's name and the first number with a dot that it prints, such as `gcc 12.2.0`."""
     for flag in ("--version", "-V"):
         printed = subprocess.run([program, flag], capture_output=True, text=True, check=False)
         number = re.search(r"\d+(\.\d+)+", printed.stdout + printed.stderr)
@@ -46,7 +48,7 @@ def run(
     codes: tuple[int, ...] = (0,),
     seconds: float = 600,
 ) -> bytes:
-    """What a command prints; if it ends with none of `codes`, what it said becomes the error."""
+    """Return what a command prints; if it ends with none of `codes`, what it said becomes the error."""
     done = subprocess.run(command, cwd=folder, input=data, capture_output=True, timeout=seconds)
     if done.returncode not in codes:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()

@@ -1,15 +1,14 @@
 """Generators: latents to data."""
 
-from typing import TYPE_CHECKING
-
 from ..lazy import submodules
+from ..serialisation import know
 from ._generator import AbstractGenerator
 from .cnn import CNN
 from .kan import KAN
 
 GENERATORS: dict[str, type[AbstractGenerator]] = {"kan": KAN, "cnn": CNN}
+know(GENERATORS)
 
 __all__ = ["CNN", "GENERATORS", "KAN", "AbstractGenerator"]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-OUTPUTS = {"sigmoid": jax.nn.sigmoid, "identity": lambda x: x}
+OUTPUTS: dict[str, Callable[[Array], Array]] = {"sigmoid": jax.nn.sigmoid, "identity": lambda x: x}
 
 Decoder = Callable[..., Float[Array, "n ..."]]
 Residuals = Callable[[Float[Array, "n ..."]], tuple[Float[Array, "... n X"], ...]]
@@ -22,6 +22,8 @@ class AbstractGenerator(eqx.Module):
     stricter generator may replace. To save models with it, `kaem.register` the class.
     """
 
+    sums_latents: ClassVar[bool] = False  # whether latents [Q, P] count only by their sums over p
+
     data_shape: eqx.AbstractVar[tuple[int, ...]]
 
     @abstractmethod
@@ -30,16 +32,16 @@ class AbstractGenerator(eqx.Module):
 
     @property
     def range(self) -> str:
-        """`sigmoid` if all values are in [0, 1], so that bytes are scaled to it; else `identity`."""
+        """Return `sigmoid` if all values are in [0, 1], so that bytes are scaled to it; else `identity`."""
         return getattr(self, "output", "identity")
 
     @property
     def coordinates(self) -> int | None:
-        """Q, the latent coordinates that it takes, or None if any call will tell."""
+        """Return Q, the latent coordinates that it takes, or None if any call will tell."""
         return None
 
     def decoder(self) -> Decoder:
-        """A function of latents [n, ...] and optional noise [n, X] to data [n, ...].
+        """Return a function of latents [n, ...] and optional noise [n, X] to data [n, ...].
 
         Whatever can be prepared from the parameters is prepared once, when it is made: make it
         outside of loops. Noise is added to the data, or before the output activation if there is one.
@@ -54,7 +56,7 @@ class AbstractGenerator(eqx.Module):
         return decode
 
     def residuals(self, x: Float[Array, "B ..."]) -> Residuals:
-        r"""A function of latents [T * B, ...] to $x_b - \tilde x$, in any arrangement of the pixels.
+        r"""Return a function of latents [T * B, ...] to $x_b - \tilde x$, in any arrangement of the pixels.
 
         It may come in several arrays, whose axis before the last is that of the latents; entries
         that belong to no pixel are zero. Whoever needs only squares and gradients, as Langevin loops do, is spared the
@@ -69,14 +71,13 @@ class AbstractGenerator(eqx.Module):
         return residual
 
     def prepared(self) -> Self:
-        """With whatever `decoder` prepares from the parameters done once and kept."""
+        """Return this generator with whatever `decoder` prepares done once and kept."""
         return self
 
     def trainable(self) -> Self:
-        """Without what `prepared` keeps: it goes stale when parameters change."""
+        """Return this generator without what `prepared` keeps: it goes stale when parameters change."""
         return self
 
     def regrid(self, z: Any, ratio: float = 0.05, change: float | None = 0.01) -> Self:
         """Adapt grids to latents; only Kolmogorov-Arnold generators have them."""
-        del z, ratio, change
         return self

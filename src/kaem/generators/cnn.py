@@ -7,7 +7,7 @@ for each width, convT to the data's channels, and the output activation. Images 
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Self
+from typing import ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..derived import Derived, follow, keep
 from ..initialise import as_array, host_rng
-from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
-from .upsample import (
+from ..layers.upsample import (
     Planes,
     from_pixels,
     pixels,
@@ -29,6 +28,7 @@ from .upsample import (
     spread_matrix,
     upsample,
 )
+from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
 
 
 def _spread_matrices(kernels: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -37,6 +37,8 @@ def _spread_matrices(kernels: tuple[Array, ...]) -> tuple[Array, ...]:
 
 class CNN(AbstractGenerator):
     """Latents [Q], or [Q, P] summed over p, to images [H, W, C]."""
+
+    sums_latents: ClassVar[bool] = True
 
     projection: Float[Array, "Q D"]
     projection_bias: Float[Array, " D"]
@@ -57,7 +59,7 @@ class CNN(AbstractGenerator):
         output: str = "sigmoid",
         slope: float = 0.01,
     ) -> None:
-        """`widths` are the channels of the hidden layers; the projection has those of the first."""
+        """Make a new generator: `widths` are the channels of the hidden layers; the projection has those of the first."""
         if output not in OUTPUTS:
             raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}.")
         if not widths or min(widths) < 1:
@@ -143,19 +145,19 @@ class CNN(AbstractGenerator):
     def _last_planes(self) -> Callable[[Array], Planes]:
         """Latents to the last layer before its output activation, as planes of windows."""
         taps = [prepare(kernel) for kernel in self.kernels]
-        height, width, channels = self._smallest()
+        height, width, channels = self.smallest()
 
         def last(z: Float[Array, "n ..."]) -> Planes:
-            x = self._project(z).reshape(-1, height, width, channels).transpose(1, 2, 0, 3)
+            x = self.project(z).reshape(-1, height, width, channels).transpose(1, 2, 0, 3)
             for tap, bias in zip(taps[:-1], self.biases, strict=False):
-                x = self._leaky(upsample(x, tap) + bias)
+                x = self.leaky(upsample(x, tap) + bias)
             bias = jnp.tile(self.biases[-1], 4)
             return Planes(*(plane + bias for plane in planes(x, taps[-1])))
 
         return last
 
     def plain_decoder(self) -> Decoder:
-        """The same through the library's convolutions: for GPUs, and the twin in tests."""
+        """Return the same decoder through the library's convolutions: for GPUs, and the twin in tests."""
         return self._layered(plain_upsample, self.kernels)
 
     def _layered(
@@ -166,24 +168,24 @@ class CNN(AbstractGenerator):
         def decode(
             z: Float[Array, "n ..."], noise: Float[Array, "n X"] | None = None
         ) -> Float[Array, "n H W C"]:
-            x = (self._project(z) + warning).reshape(-1, *self._smallest())
+            x = (self.project(z) + warning).reshape(-1, *self.smallest())
             for weight, bias in zip(weights[:-1], self.biases, strict=False):
-                x = self._leaky(double(x, weight) + bias)
+                x = self.leaky(double(x, weight) + bias)
             return self._output(double(x, weights[-1]) + self.biases[-1], noise)
 
         return decode
 
-    def _smallest(self) -> tuple[int, int, int]:
+    def smallest(self) -> tuple[int, int, int]:
         doublings = 2 ** len(self.kernels)
         height, width, _ = self.data_shape
         return height // doublings, width // doublings, self.kernels[0].shape[2]
 
-    def _project(self, z: Float[Array, "n ..."]) -> Float[Array, "n D"]:
+    def project(self, z: Float[Array, "n ..."]) -> Float[Array, "n D"]:
         flat = z if z.ndim == 2 else jnp.sum(z, axis=2)
-        return self._leaky(flat @ self.projection + self.projection_bias)
+        return self.leaky(flat @ self.projection + self.projection_bias)
 
     def _output(self, x: Array, noise: Array | None = None) -> Array:
         return OUTPUTS[self.output](x if noise is None else x + noise.reshape(x.shape))
 
-    def _leaky(self, x: Array) -> Array:
+    def leaky(self, x: Array) -> Array:
         return jnp.where(x > 0, x, self.slope * x)

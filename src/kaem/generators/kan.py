@@ -7,11 +7,12 @@ $$\tilde x_o = \mathrm{act}\Big(\sum_{q=1}^{2n_z+1} \Phi_{o,q}\Big(\sum_{p=1}^{n
 """
 
 from math import prod
-from typing import Self
+from typing import ClassVar, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases import Functions
@@ -20,6 +21,8 @@ from ._generator import OUTPUTS, AbstractGenerator, Decoder
 
 class KAN(AbstractGenerator):
     """Latents [Q, P], or [Q], to data of shape `data_shape`, through univariate functions and sums alone."""
+
+    sums_latents: ClassVar[bool] = True
 
     layers: tuple[Functions, ...]
     data_shape: tuple[int, ...] = eqx.field(static=True)
@@ -37,9 +40,12 @@ class KAN(AbstractGenerator):
         grid_size: int = 20,
         interval: tuple[float, float] = (-1.5, 1.5),
         activation: str | None = "relu",
-        **initialisation: float,
+        amplitude: float = 0.1,
+        base_mean: float = 1.0,
+        base_scale: float = 1.0,
+        basis_scale: float = 1.0,
     ) -> None:
-        r"""`coordinates` is the prior's $Q$; `depth` counts layers of functions."""
+        r"""Make a new generator: `coordinates` is the prior's $Q$; `depth` counts layers of functions."""
         if output not in OUTPUTS:
             raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}.")
         if depth < 1:
@@ -57,7 +63,10 @@ class KAN(AbstractGenerator):
                 size=grid_size,
                 interval=interval,
                 activation=activation,
-                **initialisation,
+                amplitude=amplitude,
+                base_mean=base_mean,
+                base_scale=base_scale,
+                basis_scale=basis_scale,
             )
             for inputs, outputs, layer_key in zip(
                 widths, widths[1:], jax.random.split(key, depth), strict=False
@@ -69,7 +78,7 @@ class KAN(AbstractGenerator):
     def __call__(
         self, z: Float[Array, "Q ..."], noise: Float[Array, " X"] | None = None
     ) -> Float[Array, "..."]:
-        """One latent to one data point; `noise` is added before the output activation."""
+        """Return the data point [*data_shape] of one latent [Q, P] or [Q]; `noise` is added before the output activation."""
         x = z if z.ndim == 1 else jnp.sum(z, axis=1)
         for layer in self.layers:
             x = layer.layer(x)
@@ -95,19 +104,30 @@ class KAN(AbstractGenerator):
         """
         if change is None:
             return self._regridded(z, ratio, None)
-        before = jax.vmap(self)(z)
-        spread = jnp.mean((before - jnp.mean(before, axis=0)) ** 2)
+        before = np.asarray(_decoded(self, z))
+        spread = np.mean((before - before.mean(axis=0)) ** 2)
         for allowed in (change, change / 4, change / 16):
             moved = self._regridded(z, ratio, allowed)
-            after = jax.vmap(moved)(z)
-            if jnp.mean((after - before) ** 2) <= change**2 * spread:
+            after = np.asarray(_decoded(moved, z))
+            if np.mean((after - before) ** 2) <= change**2 * spread:
                 return moved
         return self
 
     def _regridded(self, z: Float[Array, "n Q *P"], ratio: float, change: float | None) -> Self:
-        x = z if z.ndim == 2 else jnp.sum(z, axis=2)
-        layers = []
+        x, layers = np.asarray(z), []
+        x = x if x.ndim == 2 else x.sum(axis=2)
         for layer in self.layers:
             layers.append(layer.regrid(x.T, ratio, change=change))
-            x = jax.vmap(layers[-1].layer)(x)
+            if len(layers) < len(self.layers):
+                x = np.asarray(_layer(layers[-1], jnp.asarray(x)))
         return eqx.tree_at(lambda g: g.layers, self, tuple(layers))
+
+
+@eqx.filter_jit
+def _decoded(generator: KAN, z: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+    return jax.vmap(generator)(z)
+
+
+@eqx.filter_jit
+def _layer(functions: Functions, x: Float[Array, "n P"]) -> Float[Array, "n Q"]:
+    return jax.vmap(functions.layer)(x)

@@ -12,13 +12,18 @@ _POINTS = 2001  # of a density curve: fine enough to read values off it
 
 
 def place_name(place: Place) -> str:
-    """`q=3, p=1`, counted from one as in the paper."""
+    """Return `q=3, p=1`, counted from one as in the paper."""
     return ", ".join(f"{name}={i + 1}" for name, i in zip("qp", place, strict=False))
 
 
 def symbol(place: Place) -> str:
-    """The latent's name in the paper, for an axis."""
+    """Return the latent's name in the paper, for an axis."""
     return f"$z_{{{','.join(str(i + 1) for i in place)}}}$"
+
+
+def places_at(order: np.ndarray, shape: tuple[int, ...]) -> list[Place]:
+    """Return the places of indices into the flattened latent."""
+    return list(zip(*(axis.tolist() for axis in np.unravel_index(order, shape)), strict=True))
 
 
 class Curve(NamedTuple):
@@ -30,12 +35,12 @@ class Curve(NamedTuple):
     reference: np.ndarray
 
     def at(self, z: Any) -> np.ndarray:
-        """The density at z, off the drawn curve; zero outside the domain."""
+        """Return the density at z, off the drawn curve; zero outside the domain."""
         return np.interp(z, self.z, self.density, left=0.0, right=0.0)
 
 
 def curves_at(prior: AbstractPrior, places: Sequence[Place], points: int = _POINTS) -> list[Curve]:
-    """The densities of given latents, on a grid fine enough to read values off it."""
+    """Return the densities of given latents, on a grid fine enough to read values off it."""
     nodes, values = prior.densities(points)
     z = np.asarray(nodes, np.float64)
     reference = np.exp(np.asarray(prior.pi_0.log_density(nodes), np.float64))

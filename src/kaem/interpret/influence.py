@@ -9,7 +9,6 @@ sum to one if no latents interact and to more if they do; for a linear generator
 """
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
@@ -18,14 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..data.sheets import is_image
-from ..errors import UserError
-from ..generators import GENERATORS, AbstractGenerator
+from ..generators import AbstractGenerator
 from ..initialise import host_rng
-from ..model import KAEM, AbstractModel
+from ..models import AbstractModel
 from ..priors.inverse_transform import gauss_legendre
-from .curves import Place, place_name
-from .figures import BLUE, GREY, ORANGE, new_figure, save_figure
+from .curves import Place, places_at
 
 MOST_SWEPT = 256
 _DRAWS = 1024  # for the variance of the output
@@ -38,49 +34,24 @@ class Influence(NamedTuple):
 
     jacobian: np.ndarray
     sweep: np.ndarray  # NaN where a latent was not swept
-    order: (
-        np.ndarray
-    )  # indices into the flattened latent, by sweep; then those not swept, by Jacobian
+    order: np.ndarray  # of the flattened latent: by sweep, then those not swept by Jacobian
     variance: float  # of the output, summed over its dimensions
 
     @property
     def places(self) -> list[Place]:
         """The latents in order, as indices (q, p) or (q,)."""
-        index = np.stack(np.unravel_index(self.order, self.sweep.shape), axis=1)
-        return [tuple(place) for place in index.tolist()]
+        return places_at(self.order, self.sweep.shape)
 
     def leading(self, count: int) -> list[Place]:
-        """The first `count` places of different q: generators see sums over p, so one p stands for all."""
+        """Return the first `count` places of different q: generators see sums over p, so one p stands for all."""
         first = {place[0]: place for place in reversed(self.places)}
         return [place for place in self.places if first[place[0]] == place][:count]
-
-
-def readable(model: AbstractModel, figure: str, images: bool = False) -> KAEM:
-    """The model with exact tables of its densities, or why `figure` cannot be made of it.
-
-    Samplers that pick a component first do not increase with u; quantiles here are always those
-    of the densities that are drawn.
-    """
-    if not isinstance(model, KAEM):
-        raise UserError(
-            f"{figure} needs a KAEM, whose prior is a product of one-dimensional densities; got a "
-            f"{type(model).__name__}. Choose a run that trained a KAEM."
-        )
-    if images and not is_image(model.data_shape):
-        raise UserError(
-            f"{figure} shows images [H, W, 1 or 3], but this model generates data of shape "
-            f"{model.data_shape}; `influence` works for any data."
-        )
-    if model.prior.cached is not None and model.prior.inverse_transform == "exact":
-        return model
-    prior = model.prior.with_inverse_transform("exact").refined().cache()
-    return eqx.tree_at(lambda m: m.prior, model, prior)
 
 
 def influence(
     model: AbstractModel, key: PRNGKeyArray, bases: int = 32, quantiles: int = 9
 ) -> Influence:
-    """Both estimates for every latent; of more than 256, the 256 of largest Jacobian are swept.
+    """Return both estimates for every latent; of more than 256, the 256 of largest Jacobian are swept.
 
     Expectations of sweeps are over `bases` draws of the prior, those of slopes over four times as
     many, and the output's variance is that of 1,024, all of them Latin hypercubes. The variance
@@ -91,7 +62,7 @@ def influence(
         raise ValueError(
             f"influence needs at least 1 base and 2 quantiles, got {bases} and {quantiles}."
         )
-    kaem = readable(model, "influence")
+    kaem = model.readable("influence")
     kaem = eqx.tree_at(lambda m: m.generator, kaem, kaem.generator.prepared())
     generator, shape, size = kaem.generator, kaem.prior.shape, math.prod(kaem.data_shape)
     base_key, slope_key, draw_key = jax.random.split(key, 3)
@@ -113,7 +84,8 @@ def influence(
         sweep[j] = np.mean([float(effect) for effect in effects])
 
     draws = kaem.prior.inverse_cdf(_hypercube(draw_key, _DRAWS, shape))
-    variance = _output_variance(kaem, draws)
+    made = [np.asarray(kaem.decode(some)) for some in jnp.split(draws, _batches(_DRAWS, size))]
+    variance = float(np.concatenate(made).var(axis=0, dtype=np.float64).sum())
     by_sweep = np.argsort(-sweep, kind="stable")  # NaN last
     order = np.concatenate([by_sweep[:MOST_SWEPT], order[MOST_SWEPT:]])
     scale = 1 / variance if variance > 0 else 0.0
@@ -121,7 +93,7 @@ def influence(
 
 
 def _hypercube(key: PRNGKeyArray, n: int, shape: tuple[int, ...]) -> Float[Array, "n ..."]:
-    """A Latin hypercube: every coordinate has one point in each n-th of [0, 1]."""
+    """Return a Latin hypercube: every coordinate has one point in each n-th of [0, 1]."""
     rng = host_rng(key)  # XLA would compile these sorts for seconds
     cells = rng.permuted(np.broadcast_to(np.arange(n)[:, None], (n, math.prod(shape))), axis=0)
     u = np.clip((cells + rng.uniform(size=cells.shape)) / n, 2.0**-24, 1 - 2.0**-24)
@@ -129,17 +101,16 @@ def _hypercube(key: PRNGKeyArray, n: int, shape: tuple[int, ...]) -> Float[Array
 
 
 def _batches(n: int, size: int) -> int:
-    """The fewest equal batches of n things whose `size` pixels each stay within bounds."""
+    """Return the fewest equal batches of n things whose `size` pixels each stay within bounds."""
     return next(count for count in range(1, n + 1) if n % count == 0 and (count == n or n // count * size <= _OUTPUTS))  # fmt: skip
 
 
 def _squared_slopes(
     generator: AbstractGenerator, batches: list[Float[Array, "b ..."]], shape: tuple[int, ...]
 ) -> np.ndarray:
-    r"""$\mathbb{E}\,\|\partial x/\partial z_j\|^2$ of every latent, by forward mode."""
-    # These generators see only sums over p, so that one slope serves a whole row of latents.
-    summed = len(shape) == 2 and isinstance(generator, tuple(GENERATORS.values()))
-    columns = shape[1] if summed else 1
+    r"""Return $\mathbb{E}\,\|\partial x/\partial z_j\|^2$ of every latent, by forward mode."""
+    # Where only sums over p count, one slope serves a whole row of latents.
+    columns = shape[1] if len(shape) == 2 and generator.sums_latents else 1
     slopes = [
         np.mean([float(_squared_slope(generator, some, jnp.int32(j))) for some in batches])
         for j in range(0, math.prod(shape), columns)
@@ -164,50 +135,10 @@ def _sweep_variance(
     weights: Float[Array, " n"],
     j: Int[Array, ""],
 ) -> Float[Array, ""]:
-    """The variance of all outputs over the values `swept` of latent j, averaged over the bases."""
+    """Return the variance of all outputs over the values `swept` of latent j, averaged over the bases."""
     n, b = len(swept), len(z)
     flat = jnp.broadcast_to(z.reshape(b, 1, -1), (b, n, math.prod(z.shape[1:])))
     flat = flat.at[:, :, j].set(swept.reshape(n, -1)[:, j])
     x = generator.decoder()(flat.reshape(b * n, *z.shape[1:])).reshape(b, n, -1)
     x = x - jnp.einsum("n,bnx->bx", weights, x)[:, None]
     return jnp.einsum("n,bnx->", weights, x**2) / b
-
-
-def _output_variance(model: KAEM, z: Float[Array, "n ..."]) -> float:
-    batches = jnp.split(z, _batches(len(z), math.prod(model.data_shape)))
-    made = np.concatenate([np.asarray(model.decode(some)) for some in batches])
-    return float(made.var(axis=0, dtype=np.float64).sum())
-
-
-def draw_influence(found: Influence, path: Path, count: int = 30) -> list[Place]:
-    """Both measures of the `count` most influential latents, ranked; returns which."""
-    places = found.places[:count]
-    rows = np.arange(len(places))
-    # Side by side: where the output bends within a latent's range, slopes are far above sweeps.
-    figure, axes = new_figure(7.0, 1.0 + 0.19 * max(len(places), 4), columns=2, sharey=True)
-    panels = (
-        (found.sweep, BLUE, "over its whole range: quantile sweep", ""),
-        (
-            found.jacobian, ORANGE, r"locally: Jacobian, squared slope $\times$ variance",
-            "\n(above the sweep where the output bends)",
-        ),
-    )  # fmt: skip
-    for axis, (shares, colour, title, note) in zip(axes[0], panels, strict=True):
-        values = np.array([shares[place] for place in places])
-        axis.barh(rows, np.nan_to_num(values), height=0.66, color=colour)
-        axis.set_xlim(0, None)
-        axis.tick_params(labelsize=7)
-        axis.locator_params(axis="x", nbins=6)
-        axis.set_title(title, fontsize=8)
-        axis.set_xlabel(f"relative to the variance of the output{note}", fontsize=8)
-        axis.grid(axis="x", alpha=0.25, lw=0.5, color=GREY)
-        axis.set_axisbelow(True)
-    axes[0, 0].set_yticks(rows, [place_name(place) for place in places], fontsize=7)
-    axes[0, 0].set_ylim(len(places) - 0.4, -0.6)
-    axes[0, 0].set_ylabel("latent, ranked by sweep", fontsize=8)
-    total, swept = found.sweep.size, int(np.isfinite(found.sweep).sum())
-    which = f"all {total} latents" if len(places) == total else f"the first {len(places)} of {total} latents"  # fmt: skip
-    rest = f" ({swept} were swept)" if swept < total else ""
-    figure.suptitle(f"What moves the output: {which}{rest}", fontsize=9.5)
-    save_figure(figure, path)
-    return places

@@ -21,14 +21,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import stats
 
-from ..metrics.annealing import Metropolis, posterior_path
-from ..metrics.diagnostics import comparable
-from ..model import LatentModel
-from ..objectives import checked_ladder
+from ..learning.schedules import checked_ladder
+from ..models import AbstractModel, LatentModel
+from ..posterior.annealing import Path, posterior_path
+from ..posterior.kernels import MALA, Evaluate, Evaluation
 from ..posterior.resampling import systematic
-from ..posterior.samplers import Evaluate, Evaluation
-from ..priors import AbstractPrior
-from .inference import explainable
+from .curves import Place, places_at
 
 LADDER = tuple((k / 8) ** 4 for k in range(9))  # a likelihood of many pixels takes hold early
 _ACCEPTANCE = 0.574
@@ -53,15 +51,14 @@ class PowerPosteriors(NamedTuple):
         r"""$\mathbb{E}_t[\log p(x\mid z)]$."""
         return self.log_likelihood.mean(axis=1)
 
-    def most_moved(self, count: int) -> list[tuple[int, ...]]:
-        """The coordinates about which the example says most."""
+    def most_moved(self, count: int) -> list[Place]:
+        """Return the coordinates about which the example says most."""
         last = self.moved[-1]
-        order = np.argsort(-last, axis=None, kind="stable")[:count]
-        return [tuple(int(i) for i in np.unravel_index(flat, last.shape)) for flat in order]
+        return places_at(np.argsort(-last, axis=None, kind="stable")[:count], last.shape)
 
 
 def power_posteriors(
-    model: LatentModel,
+    model: AbstractModel,
     x: Float[Array | np.ndarray, "..."],
     key: PRNGKeyArray,
     *,
@@ -69,17 +66,17 @@ def power_posteriors(
     particles: int = 512,
     moves: int = 40,
 ) -> PowerPosteriors:
-    """The power posteriors of one example at the temperatures `t`, which go from 0 to 1.
+    """Return the power posteriors of one example at the temperatures `t`, which go from 0 to 1.
 
     `moves` is the number of MALA steps of a stage; there are as many stages as the weights need.
     """
-    comparable(model)
+    model = model.with_quantiles("power posteriors")
     if particles < 2 or moves < 1:
         raise ValueError(
             f"power posteriors need at least 2 particles and 1 move, got {particles} and {moves}."
         )
     ladder = checked_ladder(t)
-    model, x = explainable(model, jnp.asarray(x)[None])
+    x = model.checked_data(jnp.asarray(x)[None])
     model = model.prepared()
     together = min(_TOGETHER, particles)
     rows = -(-particles // together)
@@ -123,13 +120,13 @@ class _Carry(NamedTuple):
     acceptance: Float[Array, ""]
 
 
-def _evaluated(model: LatentModel, x: Float[Array, "1 ..."], together: int) -> Any:
+def _path(model: LatentModel, x: Float[Array, "1 ..."], together: int) -> Path:
     return posterior_path(model, jnp.broadcast_to(x, (together, *x.shape[1:])))
 
 
 @eqx.filter_jit
 def _started(model: LatentModel, x: Array, key: PRNGKeyArray, rows: int, together: int) -> _Carry:
-    path = _evaluated(model, x, together)
+    path = _path(model, x, together)
     z = path.draw(key, rows * together)
     z = z.reshape(rows, together, *z.shape[1:])
     zero = jnp.zeros(())
@@ -154,17 +151,17 @@ def _stage(
     chosen = jnp.repeat(jnp.arange(number), counts, total_repeat_length=number)
     z = z.reshape(number, *z.shape[2:])[chosen].reshape(z.shape)
     factor = _spread(z.reshape(number, -1))
-    evaluate = _stretched(_evaluated(model, x, shape[1]).evaluate, factor, z.shape[2:])
+    evaluate = _stretched(_path(model, x, shape[1]).evaluate, factor, z.shape[2:])
 
     def move(carry: Any, key: PRNGKeyArray) -> Any:
         state, log_step = carry
         eta = jnp.broadcast_to(jnp.exp(log_step), shape)
-        state, info = Metropolis(eta).move(evaluate, state, t, key)
+        state, info = MALA().move(evaluate, state, t, eta, key)
         acceptance = jnp.mean(info.acceptance)
         return (state, log_step + acceptance - _ACCEPTANCE), acceptance
 
     y = jax.scipy.linalg.solve_triangular(factor, z.reshape(number, -1).T, lower=True).T
-    start = Metropolis(jnp.zeros(())).init(evaluate, y.reshape(*shape, -1))
+    start = MALA().init(evaluate, y.reshape(*shape, -1))
     (moved, log_step), acceptance = jax.lax.scan(
         move, (start, carry.log_step), jax.random.split(key, moves)
     )
@@ -176,7 +173,7 @@ def _stage(
 
 
 def _spread(z: Float[Array, "M D"]) -> Float[Array, "D D"]:
-    """A triangular factor of the particles' covariance, shrunk towards its diagonal."""
+    """Return a triangular factor of the particles' covariance, shrunk towards its diagonal."""
     number, dimension = z.shape
     covariance = jnp.atleast_2d(jnp.cov(z.T))
     diagonal = jnp.diag(jnp.diag(covariance) + 1e-12)
@@ -185,7 +182,7 @@ def _spread(z: Float[Array, "M D"]) -> Float[Array, "D D"]:
 
 
 def _stretched(evaluate: Evaluate, factor: Float[Array, "D D"], event: tuple[int, ...]) -> Evaluate:
-    """`evaluate` as a function of y with z = L y, where one step size suits all directions."""
+    """Return `evaluate` as a function of y with z = L y, where one step size suits all directions."""
 
     def stretched(y: Float[Array, "*n D"]) -> Evaluation:
         here = evaluate((y @ factor.T).reshape(*y.shape[:-1], *event))
@@ -197,7 +194,7 @@ def _stretched(evaluate: Evaluate, factor: Float[Array, "D D"], event: tuple[int
 
 
 def _farthest(likelihoods: Float[Array, " M"], gap: Array) -> Array:
-    """The largest step in t, up to `gap`, after which the weights are worth half of the particles."""
+    """Return the largest step in t, up to `gap`, after which the weights are worth half of the particles."""
 
     def worth(gap: Array) -> Array:
         log_w = jax.nn.log_softmax(gap * likelihoods)
@@ -220,9 +217,6 @@ def _decoded_mean(model: LatentModel, z: Float[Array, "R C ..."]) -> Float[Array
 
 
 def moved(model: LatentModel, z: Float[np.ndarray, "M ..."]) -> Float[np.ndarray, "..."]:
-    r"""$\mathrm{KL}$ of the marginals of particles from those of the prior, by Vasicek's entropy."""
-    if isinstance(model.prior, AbstractPrior):
-        u = np.asarray(model.prior.cdf(jnp.asarray(z)))
-    else:
-        u = stats.norm.cdf(z)
+    r"""Return the $\mathrm{KL}$ of the marginals of particles from the prior's, by Vasicek's entropy."""
+    u = np.asarray(model.prior.cdf(jnp.asarray(z)))
     return np.maximum(-stats.differential_entropy(u, axis=0, method="vasicek"), 0)

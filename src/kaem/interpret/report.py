@@ -1,75 +1,116 @@
-"""The report of a run: one page that can be read, printed and sent."""
+"""The report of a run, one page that can be read, printed and sent: what `kaem report` does."""
 
 import html
 import json
 import shlex
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from ..baselines import DDPM
-from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
 from ..files import write_atomically
-from ..model import KAEM
-from ..training.run import Run
+from ..models import KAEM, AbstractModel
+from ..page import Markup, figure, page, score, table
+from ..runs.folder import RunFolder
 from .closed_forms import family, fit_places
 from .curves import Place, place_name
-from .facts import ABOUT, facts
-from .gallery import FIGURES, Choices, Gallery
-from .page import Markup, figure, page, score, table
+from .figures import FIGURES, PRIOR
+from .gallery import Gallery
 
 _FORMS = 12  # closed forms shown, of the most influential coordinates
 
-_CAPTIONS = {
-    "samples": "100 samples",
-    "reconstructions": "Data, what the model makes of them through a draw of their posterior latents, and the difference",
-    "influence": "How much of the output's variance each latent makes: over its whole range, and by its slope",
-    "densities": "The learned densities against their reference, ordered by influence, with exact samples and the aggregated posterior of data",
-    "traversal": "One latent swept through its quantiles, all others at their medians: what it does, above where it does it",
-    "interpolation": "From one sample to another: on the sphere through both, and straight through their quantiles",
-    "temperatures": "The ladder of temperatures, how often neighbours swapped, and the integral they add up to",
-    "training": "What was logged during training",
-}
+
+def report(
+    run: RunFolder,
+    output: Path | None = None,
+    data: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Draw the figures of a run and write its report; returns the files, the report last.
+
+    **Arguments:** `output` is the page, by default `report.html` in the run; `data` is where examples
+    come from, if not from the run's own data; `say` is told what is being done.
+    """
+    run.check_folders()
+    measured = _metrics(run, say)
+    gallery = Gallery(run, source=data)
+    name, model = run.path.resolve().name, gallery.model
+    pictures, written = _pictures(gallery, say)
+    body = [
+        f"<h1>{html.escape(name)}</h1><p>{html.escape(model.about)}</p>",
+        table([], [[label, text] for label, text in facts(run, model)]),
+        *pictures,
+        *("<h2>Measured</h2>", measured, "<h2>To repeat it</h2>", _again(run)),
+    ]
+    path = output or run.path / "report.html"
+    write_atomically(path, page(f"{name} - KAEM run", "".join(body)).encode())
+    return [*written, path]
 
 
-class _Pages:
-    """Draws figures for a page, and puts a note where one cannot be drawn."""
+def training_seconds(history: list[dict[str, Any]]) -> float:
+    """Return the seconds of all sessions: the clock of the history starts again with each."""
+    seconds = [record.get("seconds", 0) for record in history]
+    ends = [a for a, b in pairwise(seconds) if b < a]
+    return sum(ends) + (seconds[-1] if seconds else 0)
 
-    def __init__(self, gallery: Gallery, say: Callable[[str], None]) -> None:
-        self.gallery, self.say = gallery, say
-        self.written: list[Path] = []
 
-    def add(self, name: str, choices: Choices = Choices()) -> str:  # noqa: B008
-        path = self.gallery.run.figures / f"{name}.png"
-        self.say(f"drawing {path}")
-        try:
-            if name == "samples":
-                key = jax.random.key(self.gallery.run.config().training.seed)
-                save_png(path, sample_sheet(self.gallery.model.sample(key, 100)))
-            else:
-                FIGURES[name](self.gallery, path, choices)
-        except (UserError, OSError) as error:  # most likely: data that are elsewhere now
-            return f'<p class="note">No {name}: {html.escape(str(error))}</p>'
-        self.written.append(path)
-        return figure(path, _CAPTIONS[name], wide=name != "samples")
+def facts(run: RunFolder, model: AbstractModel) -> list[tuple[str, str]]:
+    """Return the rows of a table: a name and what is so called."""
+    record, history, settings = run.record(), run.history(), run.settings()
+    last = history[-1] if history else {}
+    rows = [
+        ("model", type(model).__name__),
+        ("trained", f"{record['what']}, {last.get('step', 0):,} updates, {record['created']}"),
+        ("time", f"{training_seconds(history):,.0f} s of training"),
+        ("data", f"{settings.data.name}: {record['data']['shape']}"),
+    ]
+    prior = settings.arguments.get("prior", {})
+    going_on = settings.arguments["model"]["start"]
+    if going_on or prior.get("start"):
+        how = "goes on from" if going_on else "prior taken over from"
+        kept = ", and left as it was" if prior.get("frozen") else ""
+        rows.append(("start", f"{how} {going_on or prior['start']}{kept}"))
+    rows += model.facts()
+    if "generator" in settings.kinds:
+        rows.append(("generator", settings.kinds["generator"]))
+    if "log_likelihood" in last:
+        rows.append(("log-likelihood", f"{last['log_likelihood']:.1f} nats per example"))
+    versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+    return [*rows, *settings.learner().facts(last), ("versions", versions)]
 
-    def prior(self) -> str:
-        """What can be said of a prior that is a product of densities."""
-        model = self.gallery.model
-        if not isinstance(model, KAEM):
-            return ""
-        parts = ["<h2>What the prior learned</h2>", self.add("influence"), self.add("densities")]
-        if is_image(model.data_shape):
-            parts += [self.add("traversal"), self.add("interpolation")]
-        self.say("looking for closed forms")
-        return "".join([*parts, closed_forms(model, self.gallery.influence.places[:_FORMS])])
+
+def _pictures(gallery: Gallery, say: Callable[[str], None]) -> tuple[list[str], list[Path]]:
+    """Return the sections of all figures that belong to this run, and the files drawn.
+
+    Where one cannot be drawn, a note says why.
+    """
+    parts, written = [], []
+    sections: dict[str, list[str]] = {}
+    for name, entry in FIGURES.items():
+        if entry.caption is not None and entry.belongs(gallery):
+            sections.setdefault(entry.section, []).append(name)
+    for section, names in sections.items():
+        parts.append(f"<h2>{html.escape(section)}</h2>")
+        for name in names:
+            entry = FIGURES[name]
+            path = gallery.run.figures / f"{name}.{entry.formats[0]}"
+            say(f"drawing {path}")
+            try:
+                entry.draw(gallery, path)
+            except (UserError, OSError) as error:  # most likely: data that are elsewhere now
+                parts.append(f'<p class="note">No {name}: {html.escape(str(error))}</p>')
+                continue
+            written.append(path)
+            parts.append(figure(path, entry.caption or "", entry.wide))
+        if section == PRIOR:
+            say("looking for closed forms")
+            parts.append(closed_forms(gallery.model, gallery.influence.places[:_FORMS]))
+    return parts, written
 
 
 def closed_forms(model: KAEM, places: list[Place]) -> str:
-    """The closed forms of some coordinates as a table."""
+    """Return the closed forms of some coordinates as a table."""
     from .closed_forms.printing import import_sympy, mathml
 
     try:
@@ -102,14 +143,16 @@ def closed_forms(model: KAEM, places: list[Place]) -> str:
     )
 
 
-def _metrics(run: Run, say: Callable[[str], None]) -> str:
+def _metrics(run: RunFolder, say: Callable[[str], None]) -> str:
     try:
         details = run.metrics()
-        body = [_measured(name, entry) for name, entry in details.items()]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        why = error if isinstance(error, UserError) else f"{run.metrics_file} is damaged ({error})"
-        say(f"note: what was measured is left out: {why}")
-        return f'<p class="note">Left out: {html.escape(str(why))}</p>'
+        try:
+            body = [_measured(name, entry) for name, entry in details.items()]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{run.metrics_file} is damaged ({error})") from error
+    except UserError as error:
+        say(f"note: what was measured is left out: {error}")
+        return f'<p class="note">Left out: {html.escape(str(error))}</p>'
     if not details:
         name = html.escape(shlex.quote(str(run.path)))
         return f"<p>Nothing was measured yet: <code>kaem evaluate {name}</code>.</p>"
@@ -117,7 +160,7 @@ def _metrics(run: Run, say: Callable[[str], None]) -> str:
 
 
 def _measured(metric: str, entry: dict[str, Any]) -> list[str]:
-    """The row of one metric."""
+    """Return the row of one metric."""
     interval = entry.get("interval")
     between = f"{interval[0]:,.5g} to {interval[1]:,.5g}" if interval else ""
     count = entry.get("generated", entry.get("examples", {})).get("n", "")
@@ -125,15 +168,14 @@ def _measured(metric: str, entry: dict[str, Any]) -> list[str]:
     return [metric, score(entry), between, str(count), why]
 
 
-def _again(run: Run) -> str:
-    """The commands that repeat the run, and everything they set."""
-    record = run.record()
-    settings, name = record["settings"], run.path.resolve().name
+def _again(run: RunFolder) -> str:
+    """Return the commands that repeat the run, and everything they set."""
+    record, settings, name = run.record(), run.settings().to_dict(), run.path.resolve().name
     what, begun = record["what"], f"{name}/{run.start_file.name}"
     command = ["--config", f"{name}/config.json", "--out", f"{name}-again"]
     if settings["model"].get("start"):  # the run itself keeps what it went on from
         what, command = "quickstart", [*command, "--set", f"model.start={begun}"]
-    elif settings["prior"].get("start"):
+    elif settings.get("prior", {}).get("start"):
         command += ["--prior-from", begun]
     command = ["kaem", "train", what, *command]
     devices = f"JAX_NUM_CPU_DEVICES={record['devices']} " if "devices" in record else ""
@@ -145,34 +187,3 @@ def _again(run: Run) -> str:
         "<details><summary>All settings</summary>"
         f"<pre>{html.escape(json.dumps(settings, indent=2))}</pre></details>"
     )
-
-
-def finish(
-    run: Run,
-    say: Callable[[str], None] = lambda _: None,
-    *,
-    output: Path | None = None,
-    source: str | None = None,
-) -> list[Path]:
-    """Draw the figures of a run and write its report; returns the files, the report last."""
-    run.check_folders()
-    measured = _metrics(run, say)
-    gallery = Gallery(run, source=source)
-    model, pages, kind = gallery.model, _Pages(gallery, say), type(gallery.model).__name__
-    images = is_image(model.data_shape)
-    name = run.path.resolve().name
-    body = [
-        f"<h1>{html.escape(name)}</h1><p>{ABOUT[kind]}</p>",
-        table([], [[label, text] for label, text in facts(run, model)]),
-    ]
-    if images:
-        body += ["<h2>Samples</h2>", pages.add("samples")]
-    if images and not isinstance(model, DDPM):
-        body += ["<h2>Reconstructions</h2>", pages.add("reconstructions")]
-    body += [pages.prior(), "<h2>Training</h2>", pages.add("training")]
-    if run.config().posterior.criterion == "thermodynamic":
-        body += ["<h2>Temperatures</h2>", pages.add("temperatures")]
-    body += ["<h2>Measured</h2>", measured, "<h2>To repeat it</h2>", _again(run)]
-    path = output or run.path / "report.html"
-    write_atomically(path, page(f"{name} - KAEM run", "".join(body)).encode())
-    return [*pages.written, path]

@@ -16,13 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import fft, special, stats
 
-from ..baselines import NormalPrior
-from ..errors import UserError
-from ..model import LatentModel
-from ..priors import AbstractPrior
-from .annealing import posterior_chains, posterior_path
+from ..models import AbstractModel, LatentModel
+from ..posterior.annealing import posterior_chains, posterior_path
 
-_STUCK = 1.2  # R-hat of chains that still remember where they started
+_STUCK = 1.2  # R-hat of chains that still remember where they started, if it is that of most
 ACTIVE = 0.1  # nats that the data must say about a coordinate for it to be active
 Values = Float[np.ndarray, "..."]
 
@@ -121,12 +118,6 @@ def quantile_divergence(shares: Float[np.ndarray, "n ... M"]) -> Divergence:
     return Divergence(kl, np.sqrt(np.maximum(slope - noise, 0) + noise / 2))
 
 
-def _quantiles(model: LatentModel, z: Float[Array, "S C B ..."]) -> Values:
-    if isinstance(model.prior, AbstractPrior):
-        return np.asarray(model.prior.cdf(z))
-    return np.asarray(jax.scipy.special.ndtr(z))
-
-
 def _shares(u: Values, bins: int, axes: tuple[int, ...]) -> Values:
     """The shares of draws in each bin, averaged over `axes`; bins are the last axis."""
     place = np.minimum((u * bins).astype(int), bins - 1)
@@ -138,75 +129,13 @@ def _chains(model: LatentModel, x: Array, key: PRNGKeyArray, **settings: Any) ->
     return posterior_chains(posterior_path(model, x), batch=len(x), key=key, **settings)
 
 
-def comparable(model: Any) -> None:
-    """Raise unless posterior latents can be compared with the model's prior."""
-    if not isinstance(model, LatentModel) or not (
-        isinstance(model.prior, AbstractPrior | NormalPrior)
-    ):
-        raise UserError(
-            f"a {type(model).__name__} has no prior with independent coordinates and known "
-            "quantiles, so posterior latents cannot be compared with it; give a KAEM or a VAE."
-        )
-
-
-class _Seen(NamedTuple):
-    """What chains showed of each example; examples are the first axis."""
-
-    ess: Values
-    r_hat: Values
-    acceptance: Values
-    shares: Values  # of all its draws, in each bin
-    information: Values
-
-    def mismatch(self) -> Divergence:
-        """From the uniform, of all draws; without a finite error where most chains are stuck.
-
-        Chains start at the prior, so that those which go nowhere would look like a perfect match.
-        """
-        kl, error = quantile_divergence(self.shares)
-        stuck = np.median(self.r_hat, axis=0) > _STUCK
-        return Divergence(kl, np.where(stuck, np.inf, error))
-
-
-def _seen(
-    model: LatentModel,
-    x: Any,
-    key: PRNGKeyArray,
-    chains: int,
-    steps: int,
-    step_size: float | None,
-    bins: int,
-    batch: int,
-) -> _Seen:
-    """Batch by batch: all draws of many examples and latents would fill the memory."""
-    comparable(model)
-    if chains < 2 or steps < 8 or len(x) < 2:
-        raise ValueError(
-            "posterior diagnostics need at least 2 chains, 8 steps and 2 examples, got "
-            f"{chains}, {steps} and {len(x)}."
-        )
-    x = model.checked_data(x)
-    found = []
-    for start in range(0, len(x), batch):
-        rows = np.arange(start, start + min(batch, len(x))) % len(x)
-        settings = dict(chains=chains, burn_in=steps, steps=steps, step_size=step_size)
-        z, acceptance = _chains(model, x[rows], jax.random.fold_in(key, start), **settings)
-        u = _quantiles(model, z)  # [steps, chains, examples, ...]
-        by_chain = np.moveaxis(u, 1, 0)
-        information = quantile_divergence(_shares(u, bins, (0,))).kl  # chains are the groups
-        part = _Seen(
-            effective_sample_size(by_chain),
-            r_hat(by_chain),
-            np.asarray(acceptance),
-            _shares(u, bins, (0, 1)),
-            information,
-        )
-        found.append([array[: len(x) - start] for array in part])
-    return _Seen(*(np.concatenate(part) for part in zip(*found, strict=True)))
+def comparable(model: AbstractModel) -> LatentModel:
+    """Return the model if posterior latents can be compared with its prior, or raise."""
+    return model.with_quantiles("comparing posterior latents with the prior")
 
 
 def posterior_diagnostics(
-    model: LatentModel,
+    model: AbstractModel,
     x: Float[Array | np.ndarray, "n ..."],
     *,
     key: PRNGKeyArray,
@@ -227,17 +156,41 @@ def posterior_diagnostics(
     examples of $\mathrm{KL}(p(z_q\mid x)\,\|\,p(z_q))$, both with errors, infinite for a mismatch of
     chains that did not mix; and `active_coordinates`, how many of the latter exceed 0.1 nats.
     """
-    seen = _seen(model, x, key, chains, steps, step_size, bins, batch)
-    kl, error = seen.mismatch()
-    information = seen.information.mean(axis=0)
+    latent = comparable(model)
+    if chains < 2 or steps < 8 or len(x) < 2:
+        raise ValueError(
+            "posterior diagnostics need at least 2 chains, 8 steps and 2 examples, got "
+            f"{chains}, {steps} and {len(x)}."
+        )
+    data, n = latent.checked_data(x), len(x)
+    settings = dict(chains=chains, burn_in=steps, steps=steps, step_size=step_size)
+    parts = []
+    for start in range(0, n, batch):  # all draws of many examples and latents would fill the memory
+        rows = np.arange(start, start + min(batch, n)) % n
+        z, accepted = _chains(latent, data[rows], jax.random.fold_in(key, start), **settings)
+        u = np.asarray(latent.prior.cdf(z))  # [steps, chains, examples, ...]
+        by_chain = np.moveaxis(u, 1, 0)
+        part = (
+            effective_sample_size(by_chain),
+            r_hat(by_chain),
+            np.asarray(accepted),
+            _shares(u, bins, (0, 1)),
+            quantile_divergence(_shares(u, bins, (0,))).kl,  # chains are the groups
+        )
+        parts.append([array[: n - start] for array in part])
+    ess, ratio, acceptance, shares, said = (np.concatenate(p) for p in zip(*parts, strict=True))
+    kl, error = quantile_divergence(shares)
+    # Chains start at the prior, so that those which go nowhere would look like a perfect match.
+    stuck = np.median(ratio, axis=0) > _STUCK
+    information = said.mean(axis=0)
     return {
-        "ess": seen.ess,
-        "r_hat": seen.r_hat,
-        "acceptance": seen.acceptance,
+        "ess": ess,
+        "r_hat": ratio,
+        "acceptance": acceptance,
         "mismatch": kl,
-        "mismatch_error": error,
+        "mismatch_error": np.where(stuck, np.inf, error),
         "information": information,
-        "information_error": seen.information.std(axis=0, ddof=1) / len(x) ** 0.5,
+        "information_error": said.std(axis=0, ddof=1) / n**0.5,
         "active_coordinates": active_coordinates(information),
     }
 

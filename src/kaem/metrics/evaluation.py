@@ -1,322 +1,298 @@
-"""What `kaem evaluate` does: every number with all that is needed to repeat it, or refuse it.
+"""Runs and sets of samples, measured: every number with all that is needed to repeat it, or refuse it.
 
 A metric is an entry of `details` with its value, its error where it has one, and what it was
 computed from: extractor, hash of its weights, numbers of samples, hashes of both sets, seeds,
 effort, versions. `results` is the same without the circumstances, one number for each name.
 """
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
-from math import isfinite, prod
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
-from ..baselines import NeuralEBM
-from ..data.sheets import is_image
+from ..cache import cache_folder
+from ..data import load
+from ..data.arrays import Split
 from ..errors import UserError
-from ..files import digest
-from ..model import AbstractModel
-from .diagnostics import posterior_diagnostics
-from .features import Extractor, checked_pair, extract
-from .frechet import frechet_distance, statistics
-from .inception import FEATURES
-from .infinity import Extrapolation, fid_infinity, kid_infinity
-from .kernel import kid as kernel_distance
-from .likelihood import Method, log_likelihood, resolved
-from .proxies import ProxyFeatures, precision_recall, width
+from ..files import digest, sha256, write_atomically
+from ..models import AbstractModel
+from ..runs import RunFolder
+from ..runs.sampling import draws
+from . import figures
+from .distances.sets import check_memory, sample_type
+from .likelihood.driver import estimator
+from .metric import Entry, Examples, Metric, Report, Request, Sets
+from .registry import METRICS
 
-Report = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-Entry = dict[str, Any]
-_CHUNK = 1000  # samples drawn at once, as `kaem sample` does: one seed makes the same ones
-_SUBSET = 1000  # of KID, as is customary
-_MIXED = 1.05  # r_hat above which chains are not to be trusted
-_PAIRWISE = 20_000  # of each set, for what compares all pairs
-_MAX_GIGABYTES = 16  # that samples and their features may take
+Say = Callable[[str], None]
 
-
-def check_memory(model: AbstractModel, n: int, *, inception: bool) -> None:
-    """Raise if `n` samples and their features would take too much memory."""
-    shape = model.data_shape
-    samples = prod(shape) * _sample_type(model).itemsize / 1e9
-    # In double precision: as they are, as they were found, and about their mean.
-    features = 3 * 8 * (FEATURES if inception else width(shape)) / 1e9
-    if n * (samples + features) > _MAX_GIGABYTES:
-        raise UserError(
-            f"{n} samples would take {n * samples:.0f} GB of memory and their features "
-            f"{n * features:.0f} GB, expected at most {_MAX_GIGABYTES} GB in all; lower --samples "
-            f"to {int(_MAX_GIGABYTES / (samples + features))} or less."
-        )
+# What is advised for a run's data, and what takes its place for two sets.
+_SETTINGS = {
+    "--set data.size=none": "no --size",
+    "--set data.size=N": "--size N",
+    ", or take fewer with `--set data.limit=N`": "",
+    "which to use with --set data.key=NAME": "which to use by naming it x",
+}
 
 
-def _sample_type(model: AbstractModel) -> np.dtype:
-    bytes_ = is_image(model.data_shape) and model.output == "sigmoid"
-    return np.dtype(np.uint8 if bytes_ else np.float32)
-
-
-def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None) -> np.ndarray:
-    """`n` samples: images as bytes, as they would be saved, other data as it is."""
-    chunk = min(n, _CHUNK)
-    draw = eqx.filter_jit(lambda model, key: model.sample(key, chunk))
-    keys = jax.random.split(jax.random.key(seed), -(-n // chunk))
-    found = np.empty((n, *model.data_shape), _sample_type(model))
-    for start, key in zip(range(0, n, chunk), keys, strict=True):
-        x = np.asarray(draw(model, key))[: n - start]
-        found[start : start + chunk] = x * 255 + 0.5 if found.dtype == np.uint8 else x
-        if report:
-            report("samples", min(start + chunk, n), n)
-    return found
-
-
-def distances(
-    real: np.ndarray,
-    fake: np.ndarray,
+def evaluate(
+    run: RunFolder,
     *,
     fid: bool = False,
     kid: bool = False,
-    proxy: bool = False,
-    extractor: Extractor | None = None,
+    proxy: bool | None = None,
+    likelihood: str | None = None,
+    posterior: bool = False,
+    metrics: Sequence[str] = (),
+    data: str | None = None,
+    split: Split | None = None,
+    **asked: Any,
+) -> dict[str, Any]:
+    """Measure a run, and keep what was found in its `metrics.json`, each metric as soon as it is done.
+
+    Returns `results` (a number for each name), `details` (with all circumstances) and `files` (what was
+    written). What cannot be done is refused before anything long begins.
+
+    **Arguments:** `fid`, `kid`, `proxy`, `likelihood` (a name of `ESTIMATORS`), `posterior` and the names
+    in `metrics` say what to measure; without any, the proxy is. `data` is a reference or source of examples
+    other than the run's own, `split` which part of it: by default the training data for what compares
+    samples, and test data, if there are any, for the rest. What else is `asked` are fields of a `Request`:
+    so many `samples` are drawn and so many `examples` taken; `weights` are Inception's, `sizes` what limits
+    are extrapolated from; `proposals`, `temperatures` and `steps` are the effort of likelihoods and chains;
+    `seed` is that of all draws; `report` is told of progress, and `say` of what is worth a line.
+    """
+    if likelihood:
+        estimator(likelihood)
+        metrics = [*metrics, f"likelihood-{likelihood}"]
+    chosen = _chosen(metrics, fid=fid, kid=kid, proxy=proxy, posterior=posterior)
+    request = _request(chosen, **asked)
+    run.check_folders()
+    model = run.model()
+    for metric in chosen.values():
+        metric.check(model, request)
+    kept = _Kept(run, request.say)
+    name = data or run.settings().data.name
+    if any(metric.of == "samples" for metric in chosen.values()):
+        assert request.samples is not None
+        check_memory(model, request.samples)
+        part: Split = split or "train"
+        real = run.data(data, part, say=request.say)
+        if real.shape[1:] != model.data_shape:
+            raise UserError(
+                f"the run makes data of shape {model.data_shape}, but {name} has shape "
+                f"{real.shape[1:]}; compare with data of the kind it was trained on."
+            )
+        sets = Sets(real, drawn(model, request.samples, request.seed, request.report), request)
+        trained_on = run.record()["data"]["sha256"] == digest(real)
+        source = {"source": name, "split": part, "is_training_data": trained_on}
+        kept.compute(chosen, "samples", sets, {"reference": source})
+    if any(metric.of == "examples" for metric in chosen.values()):
+        x, where = _examples(run, data, split, request.examples, request.say)
+        source = {"source": name, "split": where}
+        kept.compute(chosen, "examples", Examples(model, x, request), {"examples": source})
+    return _outcome(kept.details, kept.files)
+
+
+def compare_sets(
+    real: str | np.ndarray,
+    fake: str | np.ndarray,
+    *,
+    fid: bool = False,
+    kid: bool = False,
+    proxy: bool | None = None,
+    metrics: Sequence[str] = (),
+    split: Split = "train",
+    size: int | None = None,
+    weights: str | None = None,
     sizes: Sequence[int] | None = None,
     seed: int = 0,
-    cache: Path | None = None,
+    output: str | os.PathLike[str] | None = None,
     report: Report | None = None,
-) -> dict[str, Entry]:
-    """FID, KID and proxies of two sets of images, or of rows [n, D].
+    say: Say = lambda _: None,
+) -> dict[str, Any]:
+    """Measure how far two sets of samples are apart: images [n, H, W, C], rows, or features [n, D].
 
-    FID and KID want an extractor; without one, `real` and `fake` are the features themselves.
+    Sets are arrays, or names of what `kaem.data.load` reads: folders, files, datasets. Returns what
+    `evaluate` does.
+
+    **Arguments:** `size` is what images that are loaded are cropped and resized to; `output` a `.json` file
+    for what was found. For the others see `evaluate`.
     """
-    about = {
-        "reference": {"n": len(real), "sha256": digest(real)},
-        "generated": {"n": len(fake), "sha256": digest(fake)},
-        "seed": seed,
-    }
-    found: dict[str, Entry] = {}
-    for name, x in (("the reference", real), ("the generated set", fake)):
-        if len(x) < 2:
-            raise UserError(f"{name} has {len(x)} sample, expected at least 2; give more.")
-    if proxy:
-        _comparable(real, fake)
-        features = ProxyFeatures.fit(real)
-        a, b = features(real), features(fake)
-        circumstances = about | {"extractor": "proxy: random filters and PCA of the reference"}
-        value = frechet_distance(statistics(a), statistics(b))
-        found["proxy"] = {"value": value} | circumstances
-        found |= _coverage("proxy_", a, b, circumstances)
-    if not (fid or kid):
-        return found
-    a, b, circumstances = real, fake, about | {"extractor": "given features"}
-    if extractor is not None:
-        if report:
-            report("features", 0, len(real) + len(fake))
-        pair = checked_pair(real, fake, ("the reference", "the generated set"))
-        a, b = (
-            extract(
-                x,
-                extractor,
-                cache=cache,
-                progress=report and (lambda done, of, name=name: report(name, done, of)),
-            )
-            for name, x in zip(("features, real", "features, generated"), pair, strict=True)
-        )
-        circumstances = about | {"extractor": extractor.name, "weights_sha256": extractor.sha256}
-    if fid:
-        reference = statistics(a)
-        found["fid"] = {"value": frechet_distance(reference, statistics(b))} | circumstances
-        found["fid_infinity"] = (
-            _limit(lambda: fid_infinity(reference, b, sizes=sizes, seed=seed), sizes)
-            | circumstances
-        )
-        found |= _coverage("inception_" if extractor else "", a, b, circumstances)
-    if kid:
-        a, b = a[:_PAIRWISE], b[:_PAIRWISE]
-        size = min(_SUBSET, len(a), len(b))
-        used = circumstances | {"pairs": [len(a), len(b)]}
-        value, error = kernel_distance(a, b, subset_size=size, seed=seed)
-        found["kid"] = {"value": value, "error": error, "subset_size": size} | used
-        found["kid_infinity"] = (
-            _limit(lambda: kid_infinity(a, b, sizes=sizes, seed=seed), sizes) | used
-        )
-    return found
-
-
-def _comparable(real: np.ndarray, fake: np.ndarray) -> None:
-    """Raise unless both sets have one shape, and images one scale."""
-    if real.shape[1:] != fake.shape[1:]:
-        if real.ndim == fake.ndim == 4 and real.shape[3] == fake.shape[3]:
-            remedy = "resize one of them, or both with --size N"
-        else:
-            remedy = (
-                "compare with data of the same kind: grey with grey, RGB with RGB, as many columns"
-            )
-        raise UserError(
-            f"the two sets hold samples of shapes {real.shape[1:]} and {fake.shape[1:]}, expected the "
-            f"same; {remedy}."
-        )
-    if real.ndim < 3:
-        return  # rows of a table have any scale
-    for name, x in (("the reference", real), ("the generated set", fake)):
-        low, high = float(np.min(x)), float(np.max(x))
-        if x.dtype != np.uint8 and (low < 0 or high > 1):
+    chosen = _chosen(metrics, fid=fid, kid=kid, proxy=proxy)
+    for name, metric in chosen.items():
+        if metric.of == "examples":
             raise UserError(
-                f"{name} has pixels from {low:.4g} to {high:.4g}, expected bytes (uint8), or floats in "
-                "[0, 1]; divide 0 to 255 by 255, or take (x + 1) / 2 of -1 to 1."
+                f"--metric {name} needs a model, but REAL and FAKE are two sets of data; give a run."
             )
-    tops = [float(np.max(x)) / (255 if x.dtype == np.uint8 else 1) for x in (real, fake)]
-    if min(tops) <= 1 / 255 < max(tops):
-        raise UserError(
-            f"the two sets are scaled differently: the brightest pixels are {tops[0]:.2g} and "
-            f"{tops[1]:.2g} of the largest possible. One was divided by 255 once too often, or numbers "
-            "in [0, 1] were cast to bytes."
-        )
+    request = _request(chosen, weights=weights, sizes=sizes, seed=seed, report=report, say=say)
+    if size is not None and size < 1:
+        raise UserError(f"--size must be at least 1, got {size}.")
+    place = None if output is None else Path(output)
+    if place and place.suffix != ".json":
+        raise UserError(f"-o takes a .json file, got {place}.")
+    if place and not place.absolute().parent.is_dir():
+        raise UserError(f"there is no folder for {place}; make it, or choose another file.")
+    sources = (real, fake)
+    a, b = (_loaded(source, split, size, say) for source in sources)
+    sets = Sets(a, b, request)
+    details: dict[str, Entry] = {}
+    for metric in chosen.values():
+        for name, entry in metric.entries(sets).items():
+            details[name] = entry | {"versions": versions()}
+            for key, source in zip(("reference", "generated"), sources, strict=True):
+                where = {"source": source} if isinstance(source, str) else {}
+                details[name][key] = entry[key] | where | {"split": split, "size": size}
+    files = []
+    if place:
+        _write(place, details)
+        beside = place.with_suffix(".png")
+        files = [place, *([beside] if figures.extrapolations(details, beside) else [])]
+    return _outcome(details, files)
 
 
-def _coverage(prefix: str, a: np.ndarray, b: np.ndarray, circumstances: Entry) -> dict[str, Entry]:
-    a, b = a[:_PAIRWISE], b[:_PAIRWISE]
-    both = precision_recall(a, b)._asdict()
-    more = circumstances | {"k": 3, "pairs": [len(a), len(b)]}
-    return {f"{prefix}{name}": {"value": value} | more for name, value in both.items()}
+def _chosen(names: Sequence[str], **flags: bool | None) -> dict[str, Metric]:
+    """Return metrics by name, the proxy among them if nothing else was asked for."""
+    names = [*names, *(name for name, wanted in flags.items() if wanted)]
+    if flags["proxy"] is None and not names:
+        names = ["proxy"]
+    for name in names:
+        if name not in METRICS:
+            raise UserError(f"there is no metric {name!r}; choose one of {', '.join(METRICS)}.")
+    return {name: metric for name, metric in METRICS.items() if name in names}
 
 
-def _limit(extrapolate: Callable[[], Extrapolation], sizes: Sequence[int] | None) -> Entry:
-    """The extrapolation; where nobody asked for sizes and samples are too few, why there is none."""
+def _request(chosen: Mapping[str, Metric], **asked: Any) -> Request:
+    """Return the request, with usual numbers for those not given; raise for what was given in vain."""
+    request = Request(**asked, cache=cache_folder() / "features")
+    options = ("weights", "sizes", "samples", "proposals", "temperatures", "examples", "steps")
+    for option in options:
+        if not getattr(request, option) or any(m.takes(option) for m in chosen.values()):
+            continue
+        takers = [m.flag or f"--metric {n}" for n, m in METRICS.items() if m.takes(option)]
+        *others, last = dict.fromkeys(takers)
+        listed = f"{', '.join(others)} and {last}" if others else last
+        raise UserError(f"--{option} is for {listed}; add one of them.")
+    usual = {
+        kind: max(m.usual for m in chosen.values() if m.of == kind)
+        for kind in dict.fromkeys(m.of for m in chosen.values())
+        if getattr(request, kind) is None
+    }
+    return replace(request, **usual)  # type: ignore[arg-type]
+
+
+class _Kept:
+    """What was found, written to the run at once: what follows may take hours, and fail."""
+
+    def __init__(self, run: RunFolder, say: Say) -> None:
+        self.run, self.say, self.model = run, say, sha256(run.model_file)
+        self.details: dict[str, Entry] = {}
+        self.files = [run.metrics_file]
+
+    def compute(
+        self, chosen: Mapping[str, Metric], of: str, sets: Sets | Examples, known: dict[str, Entry]
+    ) -> None:
+        """Compute the metrics of one kind, of which more is `known` than the sets themselves tell."""
+        found: dict[str, Entry] = {}
+        for metric in chosen.values():
+            if metric.of == of:
+                entries = metric.entries(sets)
+                found |= entries
+                self._keep(entries, known)
+                for name, draw in sets.figures.items():
+                    self._draw(name, draw)
+                sets.figures.clear()
+        self._draw("extrapolation.png", lambda path: figures.extrapolations(found, path))
+
+    def _keep(self, entries: dict[str, Entry], known: dict[str, Entry]) -> None:
+        facts = {"model_sha256": self.model, "versions": versions()}
+        for name, entry in entries.items():
+            more = {key: entry[key] | value for key, value in known.items()}
+            self.details[name] = entry | facts | more
+        before = self._before().items()
+        # What an earlier model of the run did is not this one's.
+        same = {n: e for n, e in before if e.get("model_sha256") == self.model}
+        _write(self.run.metrics_file, same | self.details)
+
+    def _draw(self, name: str, draw: Callable[[Path], Any]) -> None:
+        path = self.run.figures / name
+        if draw(path) is not False:
+            self.files.append(path)
+
+    def _before(self) -> dict[str, Any]:
+        """Return what earlier evaluations found; a damaged file is moved aside, and not onto another."""
+        try:
+            return self.run.metrics()
+        except UserError as error:
+            first = self.run.path / "metrics.json.broken"
+            places = chain([first], (first.with_name(f"{first.name}-{n}") for n in count(2)))
+            aside = next(path for path in places if not os.path.lexists(path))
+            self.run.metrics_file.rename(aside)
+            self.say(f"note: metrics.json was moved to {aside} and begun anew: {error}")
+            return {}
+
+
+def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None) -> np.ndarray:
+    """Draw `n` samples [n, *data_shape]: images as bytes, as they would be saved, other data as it is."""
+    samples, done = np.empty((n, *model.data_shape), sample_type(model)), 0
+    for x in draws(model, n, seed):
+        start, done = done, done + len(x)
+        samples[start:done] = x * 255 + 0.5 if samples.dtype == np.uint8 else x
+        if report:
+            report("samples", done, n)
+    return samples
+
+
+def _examples(
+    run: RunFolder, data: str | None, split: Split | None, n: int | None, say: Say
+) -> tuple[np.ndarray, str]:
+    """Return the first of the test data, or of the training data where there is no other."""
+    if split:
+        return run.data(data, split, n), split
+    train = run.data(data, "train", n)
     try:
-        return extrapolate()._asdict()
-    except UserError as error:
-        if sizes is not None:
-            raise
-        return {"value": None, "why": str(error)}
+        test = run.data(data, "test", n)
+    except UserError:
+        test = train
+    if np.array_equal(test, train):  # a folder or an array that knows of no split is its own
+        say("no test data was found: these are training examples")
+        return train, "train"
+    return test, "test"
 
 
-_BOUNDS = ("importance", "ais")  # whose weights have the mean p(x)
-
-
-def likelihood(
-    model: AbstractModel,
-    x: np.ndarray,
-    method: Method,
-    *,
-    seed: int = 0,
-    report: Report | None = None,
-    **effort: int | None,
-) -> tuple[dict[str, Entry], np.ndarray]:
-    """log p(x) and bits per dimension, and the values of all examples."""
-    spent = resolved(model, method, **effort)
-    found = log_likelihood(
-        model,  # type: ignore[arg-type]
-        x,
-        method=method,
-        key=jax.random.key(seed),
-        progress=report and (lambda done, of: report("log p(x)", done, of)),
-        **effort,
-    )
-    about: Entry = {
-        "method": method,
-        "effort": spent._asdict(),
-        "examples": {"n": len(x), "sha256": digest(x)},
-        "seed": seed,
-        "least_effective_samples": float(found.effective_samples.min()),
-    }
-    nats = {
-        "value": found.mean,
-        "error": found.mean_error,
-        "error_of_examples": found.examples_error,
-        "error_of_monte_carlo": found.monte_carlo_error,
-    }
-    scale = 1 / (np.log(2) * found.dimensions)
-    bits = {"value": found.bits_per_dimension, "error": found.mean_error * scale}
-    if not isfinite(found.monte_carlo_error):
-        bound = None
-        if method not in _BOUNDS:
-            weighed = log_likelihood(
-                model,  # type: ignore[arg-type]
-                x,
-                method="importance",
-                key=jax.random.key(seed),
-            )
-            bound = about["importance_bound"] = weighed.mean
-        about["why"] = _collapse(model, method, found.mean, bound)
-    return {
-        f"log_marginal_{method}": _finite(nats) | about,
-        f"bits_per_dimension_{method}": _finite(bits) | about,
-    }, found.value
-
-
-def _collapse(model: AbstractModel, method: Method, value: float, bound: float | None) -> str:
-    """Why there is no error, what the value is worth then, which of two to believe, and what to try.
-
-    Importance sampling and AIS average weights whose mean is p(x): by Markov's inequality they are
-    more than b nats too high with a probability of at most e^-b. Chains that have not mixed promise
-    nothing in either direction.
-    """
-    if bound is not None:
-        verdict = (
-            f"Importance sampling of the same examples gives {bound:.4g}, which is hardly ever too high: "
-            f"believe that, as a lower bound, and not {value:.4g}"
-            if bound > value
-            else f"{value:.4g} is above what importance sampling finds of the same examples "
-            f"({bound:.4g}, a lower bound), so that nothing speaks against it, but nothing vouches for it "
-            "either"
+def _loaded(source: str | np.ndarray, split: Split, size: int | None, say: Say) -> np.ndarray:
+    if isinstance(source, np.ndarray):
+        return source
+    if (Path(source) / "config.json").is_file():
+        raise UserError(
+            f"{source} is a run, not a set of images. Evaluate runs one by one, put them side by side "
+            "with `kaem compare`, or draw from one with `kaem sample RUN -o FILE.npz`."
         )
-        return (
-            "the chains of some examples have not mixed, so that their values may be an accident of "
-            f"where they started and have no error. {verdict}. More --steps and --temperatures let the "
-            "chains mix; ais gives another lower bound, and the largest of those is the best."
-        )
-    worth = (
-        "it means little, since the normaliser of its prior is as uncertain"
-        if isinstance(model, NeuralEBM)
-        else "it is a lower bound, more than b nats too high with a probability of at most exp(-b)"
-    )
-    other = (
-        "more --proposals raise it; ais gives another lower bound, and the larger is the better"
-        if method == "importance"
-        else "more --temperatures and --proposals raise it"
-    )
-    return (
-        "for some examples fewer than four effective samples carry the weight, so that the value has "
-        f"no error: {worth}; {other}. Estimates from chains (steppingstone, corrected, trapezoid) count "
-        "only where they are larger and say that they have mixed."
-    )
+    try:
+        return load(source, split=split, size=size, mixed=size is not None, say=say)
+    except UserError as error:  # settings of a run are options here
+        message = str(error)
+        for setting, option in _SETTINGS.items():
+            message = message.replace(setting, option)
+        raise UserError(message) from error
 
 
-def _finite(entry: Entry) -> Entry:
-    """JSON has no infinity: what is not finite is null."""
-    return {name: value if isfinite(value) else None for name, value in entry.items()}
+def _write(path: Path, details: dict[str, Entry]) -> None:
+    content = {"results": flat(details), "details": details}
+    write_atomically(path, json.dumps(content, indent=2, allow_nan=False).encode())
 
 
-def posterior(
-    model: AbstractModel, x: np.ndarray, *, seed: int = 0, **settings: Any
-) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """How chains mix on the posteriors of examples, what the latents say, and where the prior is off."""
-    settings = {"chains": 4, "steps": 200, "bins": 16} | settings
-    found = posterior_diagnostics(model, x, key=jax.random.key(seed), **settings)  # type: ignore[arg-type]
-    about: Entry = {
-        "examples": {"n": len(x), "sha256": digest(x)},
-        "seed": seed,
-        "effort": settings,
-    }
-    values: dict[str, Entry] = {
-        "chain_ess": {"value": float(np.median(found["ess"]))},
-        "r_hat": {"value": float(np.max(found["r_hat"]))},
-        "acceptance": {"value": float(np.mean(found["acceptance"]))},
-        "active_latents": {"value": found["active_coordinates"]},
-    }
-    for name in ("information", "mismatch"):  # of all latents together
-        error = float(np.sqrt(np.sum(np.square(found[f"{name}_error"]))))
-        values[name] = _finite({"value": float(np.sum(found[name])), "error": error})
-    if values["r_hat"]["value"] > _MIXED:
-        about["why"] = (
-            f"chains have not mixed (r_hat {values['r_hat']['value']:.2f}, above {_MIXED}): what they say "
-            "about latents depends on where they started. Try more --steps."
-        )
-    return {name: entry | about for name, entry in values.items()}, found
+def _outcome(details: dict[str, Entry], files: Sequence[Path]) -> dict[str, Any]:
+    return {"results": flat(details), "details": details, "files": list(map(str, files))}
 
 
 def flat(details: dict[str, Entry]) -> dict[str, float]:
-    """One number for each name; errors under the name with `_error`."""
+    """Return one number for each name; errors under the name with `_error`."""
     found = {}
     for name, entry in details.items():
         if entry["value"] is not None:
@@ -327,4 +303,5 @@ def flat(details: dict[str, Entry]) -> dict[str, float]:
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of what computes metrics."""
     return {name: version(name) for name in ("kaem", "jax", "jaxlib", "numpy", "scipy")}

@@ -1,28 +1,10 @@
-"""Posterior expectations: importance sampling, Langevin chains, tempered populations."""
-
-from typing import TYPE_CHECKING
+"""Inference of latents: kernels, tempering, annealing, importance weights."""
 
 from ..lazy import submodules
-from .importance import ImportanceInfo, ImportanceSampling
-from .langevin import Langevin
+from .kernels import MALA, SAMPLERS, SGLD, ULA, AbstractSampler
 from .resampling import RESAMPLERS
-from .samplers import MALA, SAMPLERS, SGLD, ULA
 from .tempering import Population, swap
-from .thermodynamic import Thermodynamic
 
-__all__ = [
-    "MALA",
-    "RESAMPLERS",
-    "SAMPLERS",
-    "SGLD",
-    "ULA",
-    "ImportanceInfo",
-    "ImportanceSampling",
-    "Langevin",
-    "Population",
-    "Thermodynamic",
-    "swap",
-]
+__all__ = ["MALA", "RESAMPLERS", "SAMPLERS", "SGLD", "ULA", "AbstractSampler", "Population", "swap"]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

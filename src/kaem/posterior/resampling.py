@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 Resampler = Callable[[PRNGKeyArray, Float[Array, " N"]], Float[Array, " N"]]
@@ -27,31 +28,31 @@ def _counts(weights: Float[Array, " N"], points: Float[Array, " N"]) -> Float[Ar
 
 
 def multinomial(key: PRNGKeyArray, weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """N independent draws."""
+    """Return counts [N] of N independent draws."""
     return _counts(weights, jax.random.uniform(key, weights.shape))
 
 
 def stratified(key: PRNGKeyArray, weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """One draw in each of N equal strata."""
+    """Return counts [N] of one draw in each of N equal strata."""
     n = weights.shape[0]
     return _counts(weights, (jnp.arange(n) + jax.random.uniform(key, (n,))) / n)
 
 
 def systematic(key: PRNGKeyArray, weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """One uniform offset shared by all N strata."""
+    """Return counts [N] with one uniform offset shared by all N strata."""
     n = weights.shape[0]
     return _counts(weights, (jnp.arange(n) + jax.random.uniform(key)) / n)
 
 
 def residual(key: PRNGKeyArray, weights: Float[Array, " N"]) -> Float[Array, " N"]:
-    """Algorithm 3: the integer parts of N w, then multinomial draws from what remains."""
+    """Return counts [N] by Algorithm 3: the integer parts of N w, then multinomial draws from what remains."""
     n = weights.shape[0]
     expected = n * weights
     whole = jnp.floor(expected)
     mass = expected - whole
     remaining = n - jnp.sum(whole)  # R, known only at run time
     cumulative = jnp.cumsum(mass)
-    cumulative = cumulative / jnp.maximum(cumulative[-1], jnp.finfo(mass.dtype).tiny)
+    cumulative = cumulative / jnp.maximum(cumulative[-1], np.finfo(np.float32).tiny)
     # R uniforms out of n: the others are moved beyond the cumulative weights.
     u = jnp.where(jnp.arange(n) < remaining, jax.random.uniform(key, (n,)), 2.0)
     below = _below(u, cumulative).at[-1].set(remaining.astype(jnp.int32))

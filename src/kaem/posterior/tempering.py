@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .samplers import AbstractSampler, Evaluate, State, per_chain
+from .kernels import AbstractSampler, Evaluate, State, per_chain
 
 
 def swap(
@@ -55,7 +55,7 @@ class PopulationState(NamedTuple):
 class PopulationInfo(NamedTuple):
     """What one step did."""
 
-    acceptance: Float[Array, ""]
+    acceptance: Float[Array, "*n"]
     drift: Float[Array, ""]
     astray: Float[Array, ""]
     swapped: Float[Array, " N"]  # share of samples that exchanged, pair by pair; 0 if not due
@@ -70,7 +70,7 @@ class Population(eqx.Module):
     def init(
         self, evaluate: Evaluate, z: Float[Array, "N B ..."], parity: Array | int = 0
     ) -> PopulationState:
-        """Chains that start at `z`; `parity` says which pairs are due first, even (0) or odd (1)."""
+        """Return chains that start at `z` [N, B, ...]; `parity` says which pairs are due first, even (0) or odd (1)."""
         fresh = jnp.zeros(z.shape[:2], bool)
         return PopulationState(self.local.init(evaluate, z), fresh, jnp.asarray(parity, jnp.int32))
 
@@ -79,10 +79,11 @@ class Population(eqx.Module):
         evaluate: Evaluate,
         state: PopulationState,
         t: Float[Array, " N+1"],
+        eta: Array | float,
         key: PRNGKeyArray,
         draw: Callable[[PRNGKeyArray], Float[Array, "B ..."]],
     ) -> tuple[PopulationState, PopulationInfo]:
-        """Evaluate, exchange, move. `draw` makes exact prior samples, the population's t = 0."""
+        """Evaluate, exchange, move by `eta`. `draw` makes exact prior samples, the population's t = 0."""
         look_key, draw_key, swap_key, move_key = jax.random.split(key, 4)
         chains = self.local.look(evaluate, state.chains, look_key)
         parity = state.moves % 2
@@ -104,8 +105,7 @@ class Population(eqx.Module):
         arrived = fresh[-1] & accepted[-1]
         fresh = fresh[1:].at[-1].set(False)
         above = jax.tree.map(lambda leaf: leaf[1:], here)
-        moved, local = self.local.move(
-            evaluate, State(z[1:], above, chains.moves), t[1:, None], move_key
-        )
+        rest = State(z[1:], above, chains.moves)
+        moved, local = self.local.move(evaluate, rest, t[1:, None], jnp.asarray(eta), move_key)
         info = PopulationInfo(*local, jnp.mean(accepted, axis=1), jnp.mean(arrived))
         return PopulationState(moved, fresh, state.moves + 1), info

@@ -1,30 +1,41 @@
 """Latent priors that are products of one-dimensional densities, and how to sample them exactly."""
 
-from typing import TYPE_CHECKING
-
 from ..lazy import submodules
+from ..serialisation import know
+from ._latent import LatentPrior, Start
 from ._prior import AbstractPrior, Summary
 from .inverse_transform import PaperTable, Table, open_uniform
 from .mixture import MixturePrior
+from .neural import NeuralPrior
+from .normal import NormalPrior
 from .potential import Potential
 from .reference import REFERENCES, Reference
 from .univariate import UnivariatePrior
 
-PRIORS = {"univariate": UnivariatePrior, "mixture": MixturePrior}
+PRIORS: dict[str, type[LatentPrior]] = {
+    "univariate": UnivariatePrior,
+    "mixture": MixturePrior,
+    "normal": NormalPrior,
+    "neural": NeuralPrior,
+}
+know(PRIORS)
 
 __all__ = [
     "PRIORS",
     "REFERENCES",
     "AbstractPrior",
+    "LatentPrior",
     "MixturePrior",
+    "NeuralPrior",
+    "NormalPrior",
     "PaperTable",
     "Potential",
     "Reference",
+    "Start",
     "Summary",
     "Table",
     "UnivariatePrior",
     "open_uniform",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

@@ -29,33 +29,32 @@ from jaxtyping import Array, Float, PRNGKeyArray
 # whole domain this adds less mass than float32 can resolve.
 _FLOOR = -30.0
 _SLOPES = (1e-4, 1e4)
+Family = Float[Array, "*family"]
 _CHAIN = 64  # above this many cells a search by blocks: long chains are slow to compile
 
 
 class AbstractTable(eqx.Module):
     """F and its inverse for a family of densities: leading axes index the family, the last n points."""
 
-    lo: eqx.AbstractVar[Float[Array, "*family"]]
-    hi: eqx.AbstractVar[Float[Array, "*family"]]
-    knots: eqx.AbstractVar[Float[Array, "*family K+1"]]
-    log_normaliser: eqx.AbstractVar[Float[Array, "*family"]]
+    lo: eqx.AbstractVar[Family]
+    log_normaliser: eqx.AbstractVar[Family]
 
     @abstractmethod
     def cdf(self, z: Float[Array, "*family n"]) -> Float[Array, "*family n"]:
-        """F(z), with n points for each density."""
+        """Return F(z) [*family, n] at n points for each density."""
 
     @abstractmethod
     def inverse_cdf(self, u: Float[Array, "*family n"]) -> Float[Array, "*family n"]:
-        """The z with F(z) = u; the ends of the domain at u = 0 and u = 1."""
+        """Return the z [*family, n] with F(z) = u; the ends of the domain at u = 0 and u = 1."""
 
     def plus(self, warning: Float[Array, ""]) -> Self:
-        """The same table, all of whose results have the 0 or NaN of `derived.follow` added."""
+        """Return the same table, all of whose results have the 0 or NaN of `derived.follow` added."""
         small = lambda table: (table.lo, table.log_normaliser)  # noqa: E731
         return eqx.tree_at(small, self, (self.lo + warning, self.log_normaliser + warning))
 
 
 def open_uniform(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Uniform numbers in (0, 1).
+    """Draw uniform numbers in (0, 1).
 
     `jax.random.uniform` makes multiples of 2^-23, and zero, which every density maps to the end of
     its domain, once in eight million times; here that is the middle of the first 2^-23.
@@ -68,13 +67,9 @@ def _windows(values: Array, start: Array, size: int) -> Array:
     family = values.shape[:-1]
     offset = jnp.arange(prod(family), dtype=jnp.int32).reshape(*family, 1) * values.shape[-1]
     dims = jax.lax.GatherDimensionNumbers((start.ndim,), (), (0,))
-    return jax.lax.gather(
-        values.reshape(-1),
-        (offset + start)[..., None],
-        dims,
-        (size,),
-        mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
-    )
+    promise = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    places = (offset + start)[..., None]
+    return jax.lax.gather(values.reshape(-1), places, dims, (size,), mode=promise)
 
 
 def _ends(values: Array, k: Array) -> tuple[Array, Array]:
@@ -117,7 +112,7 @@ def _chained(knots: Array, density: Array, u: Array) -> tuple[Array, ...]:
 
 
 @_chained.defjvp
-def _(primals: tuple, tangents: tuple) -> Any:
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
     # Selected values change with the table, not with u; a gather says so in one operation, where
     # differentiating every select compiles for half a minute.
     made = _chained(*primals)
@@ -146,13 +141,8 @@ class Table(AbstractTable):
     log_normaliser: Float[Array, "*family"]
 
     @classmethod
-    def build(
-        cls,
-        lo: Float[Array, "*family"],
-        hi: Float[Array, "*family"],
-        log_density: Float[Array, "*family 2K+1"],
-    ) -> Self:
-        """From log-densities on the knots and midpoints of K uniform cells of [lo, hi]."""
+    def build(cls, lo: Family, hi: Family, log_density: Float[Array, "*family 2K+1"]) -> Self:
+        """Build from log-densities [*family, 2K + 1] on the knots and midpoints of K uniform cells of [lo, hi]."""
         top = jax.lax.stop_gradient(jnp.max(log_density, axis=-1, keepdims=True))
         weight = jnp.exp(jnp.maximum(log_density - top, _FLOOR))
         ends, middles = weight[..., ::2], weight[..., 1::2]
@@ -160,13 +150,8 @@ class Table(AbstractTable):
         total = jnp.sum(mass, axis=-1, keepdims=True)
         knots = jnp.concatenate([jnp.zeros_like(total), jnp.cumsum(mass, axis=-1)], axis=-1)
         h = (hi - lo) / middles.shape[-1]
-        return cls(
-            lo,
-            hi,
-            knots / knots[..., -1:],
-            ends / (total * h[..., None]),
-            top[..., 0] + jnp.log(total[..., 0] * h),
-        )
+        log_z = top[..., 0] + jnp.log(total[..., 0] * h)
+        return cls(lo, hi, knots / knots[..., -1:], ends / (total * h[..., None]), log_z)
 
     @property
     def cells(self) -> int:
@@ -182,7 +167,7 @@ class Table(AbstractTable):
         return self._scaled(*_chained(self.knots, self.density, u))
 
     def _scaled(self, k: Array, start: Array, end: Array, p0: Array, p1: Array) -> _Cell:
-        mass = jnp.maximum(end - start, jnp.finfo(start.dtype).tiny)
+        mass = jnp.maximum(end - start, np.finfo(np.float32).tiny)
         per_slope = ((self.hi - self.lo) / self.cells)[..., None] / mass
         return _Cell(k, start, mass, *(jnp.clip(p * per_slope, *_SLOPES) for p in (p0, p1)))
 
@@ -205,7 +190,7 @@ class Table(AbstractTable):
         return lo + (hi - lo) * ((k + jnp.clip(xi, 0, 1)) / self.cells)
 
     def error(self, log_density: Float[Array, "*family 2K+1"]) -> Float[Array, "*family"]:
-        r"""Estimated $\sup_u |F(F^{-1}(u)) - u|$: this table against the one with half its cells.
+        r"""Return the estimated $\sup_u |F(F^{-1}(u)) - u|$: this table against the one with half its cells.
 
         Halving $h$ divides the error by 16 once the density is resolved, so an eighth of the
         difference is on the safe side; a large difference means that it is not resolved yet.
@@ -226,13 +211,8 @@ class PaperTable(AbstractTable):
     log_normaliser: Float[Array, "*family"]
 
     @classmethod
-    def build(
-        cls,
-        lo: Float[Array, "*family"],
-        hi: Float[Array, "*family"],
-        log_density: Float[Array, "*family K"],
-    ) -> Self:
-        """From log-densities on the Gauss-Legendre nodes of [lo, hi]."""
+    def build(cls, lo: Family, hi: Family, log_density: Float[Array, "*family K"]) -> Self:
+        """Build from log-densities on the Gauss-Legendre nodes of [lo, hi]."""
         x, w = gauss_legendre(log_density.shape[-1])
         half = (hi - lo)[..., None] / 2
         top = jax.lax.stop_gradient(jnp.max(log_density, axis=-1, keepdims=True))
@@ -258,6 +238,6 @@ class PaperTable(AbstractTable):
 
 
 def gauss_legendre(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on [-1, 1], in float32."""
+    """Return nodes and weights on [-1, 1], in float32."""
     x, w = np.polynomial.legendre.leggauss(nodes)
     return x.astype(np.float32), w.astype(np.float32)

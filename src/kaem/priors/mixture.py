@@ -22,8 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..bases import Wavelet
-from ..methods import compiled
+from ..bases import Functions
+from ..derived import Derived
+from ..methods import FIXED, modified
+from ._family import new_family
 from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable, Table, gauss_legendre
 
@@ -42,7 +44,7 @@ class ComponentTables(eqx.Module):
     shares: Float[Array, "Q P+1"]  # cumulated alpha
 
     def plus(self, warning: Float[Array, ""]) -> Self:
-        """As of other tables."""
+        """Return the same tables, as other tables do."""
         return eqx.tree_at(lambda t: t.tables, self, self.tables.plus(warning))
 
     def inverse_cdf(self, u: Float[Array, "Q n"]) -> Float[Array, "Q n"]:
@@ -69,6 +71,13 @@ class ComponentTables(eqx.Module):
 class MixturePrior(AbstractPrior):
     """A product of Q mixtures, each of P learned one-dimensional densities."""
 
+    energies: Functions
+    domain: Float[Array, "R 2"] = eqx.field(metadata=FIXED)
+    cached: Derived | None
+    shape: tuple[int, ...] = eqx.field(static=True)
+    reference: str = eqx.field(static=True)
+    cells: int = eqx.field(static=True)
+    inverse_transform: str = eqx.field(static=True)
     logits: Float[Array, "Q P"] | None  # of alpha; None is uniform and not trained
 
     def __init__(
@@ -85,9 +94,12 @@ class MixturePrior(AbstractPrior):
         activation: str | None = None,
         cells: int = 512,
         inverse_transform: MixtureTransform = "exact",
-        **initialisation: float,
+        amplitude: float = 0.1,
+        base_mean: float = 1.0,
+        base_scale: float = 1.0,
+        basis_scale: float = 1.0,
     ) -> None:
-        r"""`latents` is $P$, the components of a coordinate; `coordinates` is $Q$, by default $2P + 1$.
+        r"""Make a new prior: `latents` is $P$, the components of a coordinate; `coordinates` is $Q$, by default $2P + 1$.
 
         **Arguments:** `proportions` are `uniform` (as in the paper) or `learned`;
         `inverse_transform` is `exact` (each coordinate's mixture CDF), `components` (the paper's
@@ -97,7 +109,7 @@ class MixturePrior(AbstractPrior):
         if proportions not in ("uniform", "learned"):
             raise ValueError(f"proportions must be 'uniform' or 'learned', got {proportions!r}.")
         q = 2 * latents + 1 if coordinates is None else coordinates
-        super().__init__(
+        fields = new_family(
             (q, latents),
             (q,),
             ("exact", "components", "paper"),
@@ -109,14 +121,25 @@ class MixturePrior(AbstractPrior):
             basis=basis,
             size=grid_size,
             activation=activation,
-            **initialisation,
+            amplitude=amplitude,
+            base_mean=base_mean,
+            base_scale=base_scale,
+            basis_scale=basis_scale,
         )
+        for name, value in fields.items():
+            setattr(self, name, value)
         learned = proportions == "learned"
         self.logits = jnp.asarray(np.zeros((q, latents), np.float32)) if learned else None
 
+    def census(self) -> str:
+        return f"{self.shape[0]} mixtures of {self.components}"
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"proportions": "uniform" if self.logits is None else "learned"}
+
     @property
     def components(self) -> int:
-        """P, the number of components of each coordinate."""
+        """Return P, the number of components of each coordinate."""
         return self.energies.shape[1]
 
     @property
@@ -140,9 +163,9 @@ class MixturePrior(AbstractPrior):
 
     def log_normaliser(self, log_density: Array | None = None) -> Float[Array, "Q P"]:
         del log_density  # of the mixture, not of its components
-        basis = getattr(self.energies, "basis", None)  # closed forms have none
-        if not isinstance(basis, Wavelet) or self.energies.base_weight is not None:
+        if self.energies.window is None:
             return self._component_tables().log_normaliser
+        centre, reach = self.energies.window
         lo, hi = jax.lax.stop_gradient(self.domain)[0]
         x, w = gauss_legendre(int(np.clip(self.cells // 8, 64, 512)))
 
@@ -157,8 +180,8 @@ class MixturePrior(AbstractPrior):
 
         # The reference's own mass, in pieces that resolve it on any domain.
         reference = jnp.sum(weighted(edges[:-1], edges[1:])[1])
-        left = jnp.clip(basis.centre - basis.reach, lo, hi)
-        right = jnp.clip(basis.centre + basis.reach, lo, hi)
+        left = jnp.clip(centre - reach, lo, hi)
+        right = jnp.clip(centre + reach, lo, hi)
         z, mass = weighted(*jax.lax.stop_gradient((left, right)))
         f = jax.vmap(self.energies, in_axes=-1, out_axes=-1)(z)
         # A weight above 88 is more than exp can take: all is then counted in units of e^shift.
@@ -198,44 +221,34 @@ class MixturePrior(AbstractPrior):
 
     @eqx.filter_jit
     def table_error(self) -> Float[Array, " Q"]:
-        """As for other priors, and that the components' normalisers agree with the table."""
+        """Return what other priors do, and that the components' normalisers agree with the table."""
         values = self.log_density_on_nodes()
         table = self._exact_table(values)
         return jnp.maximum(table.error(values), jnp.abs(jnp.expm1(table.log_normaliser)))
 
     def log_components(self, z: Float[Array, " Q"]) -> Float[Array, "Q P"]:
-        r"""$\log\alpha_{q,p} + \log p_{q,p}(z_q)$."""
+        r"""Return $\log\alpha_{q,p} + \log p_{q,p}(z_q)$ [Q, P] of one latent z [Q]."""
         spread = jnp.broadcast_to(z[:, None], (*self.shape, self.components))
         energy = self.energies(spread) + self.pi_0.log_density(z)[:, None]
         return self.log_alpha + energy - self.log_normaliser()
 
-    @compiled()
-    def log_prob(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n"]:
-        lo, hi = self.bounds
+    @eqx.filter_jit
+    def component_curves(self, points: int) -> Float[Array, "Q P N"]:
+        r"""Return $\alpha_{q,p}\,p_{q,p}(z)$ on the nodes of `densities`."""
+        grid = jnp.broadcast_to(self._nodes(points), (*self.shape, points))
+        return jnp.exp(jax.vmap(self.log_components, in_axes=1, out_axes=2)(grid))
 
-        def one(z: Float[Array, " Q"]) -> Float[Array, ""]:
-            log_p = jax.nn.logsumexp(self.log_components(z), axis=-1)
-            return jnp.sum(jnp.where((z >= lo) & (z <= hi), log_p, -jnp.inf))
+    def with_energies(self, energies: Any, reference: str) -> Self:
+        """Return a prior with one component, of these energies, for each coordinate."""
+        return modified(super().with_energies(energies, reference), logits=None)
 
-        return self._vectorised(one, z, "z")
-
-    @compiled()
-    def score(self, z: Float[Array, "*n Q"]) -> Float[Array, "*n Q"]:
-        def one(z: Float[Array, " Q"]) -> Float[Array, " Q"]:
-            def log_p(z: Float[Array, " Q"]) -> Float[Array, ""]:
-                return jnp.sum(jax.nn.logsumexp(self.log_components(z), axis=-1))
-
-            return jax.grad(log_p)(z)
-
-        return self._vectorised(one, z, "z")
+    def _log_prob(self, z: Float[Array, " Q"]) -> Float[Array, " Q"]:
+        return jax.nn.logsumexp(self.log_components(z), axis=-1)
 
     def expected_log_prob(
-        self,
-        z: Float[Array, "Q n"],
-        weights: Float[Array, " n"],
-        log_normaliser: Float[Array, "Q P"],
+        self, z: Float[Array, "Q n"], weights: Float[Array, " n"], log_z: Float[Array, "Q P"]
     ) -> Float[Array, ""]:
-        z, offset = jax.lax.stop_gradient(z), self.log_alpha - log_normaliser
+        z, offset = jax.lax.stop_gradient(z), self.log_alpha - log_z
 
         def one(z: Float[Array, " Q"]) -> Float[Array, " Q"]:
             spread = jnp.broadcast_to(z[:, None], offset.shape)

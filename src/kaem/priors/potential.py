@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .inverse_transform import Family
 from .reference import REFERENCES
 
 
@@ -26,13 +27,9 @@ class Potential(eqx.Module):
 
     @classmethod
     def build(
-        cls,
-        lo: Float[Array, "*family"],
-        hi: Float[Array, "*family"],
-        ratio: Float[Array, "*family K+1"],
-        reference: str,
+        cls, lo: Family, hi: Family, ratio: Float[Array, "*family K+1"], reference: str
     ) -> Self:
-        """From $\\log(p/\\pi_0)$ on the ends of K uniform cells of [lo, hi]."""
+        """Build from $\\log(p/\\pi_0)$ on the ends of K uniform cells of [lo, hi]."""
         inner = (8 * (ratio[..., 3:-1] - ratio[..., 1:-3]) - ratio[..., 4:] + ratio[..., :-4]) / 12
         ends = [
             (-3 * ratio[..., :1] + 4 * ratio[..., 1:2] - ratio[..., 2:3]) / 2,
@@ -47,7 +44,7 @@ class Potential(eqx.Module):
         return cls(lo, hi, jnp.stack(cubics, axis=-1), reference)
 
     def error(self, ratio: Float[Array, "*family K+1"]) -> Float[Array, "*family"]:
-        r"""Estimated error of the slope of $\log(p/\pi_0)$, as a share of that slope.
+        r"""Return the estimated error of the slope of $\log(p/\pi_0)$, as a share of that slope.
 
         Both are root mean squares under $p$. This against the same with half the cells, in the middle
         of each cell, where the slope of a cubic is worst. Halving $h$ divides the error by eight once
@@ -70,7 +67,7 @@ class Potential(eqx.Module):
     def __call__(
         self, z: Float[Array, "*n family"]
     ) -> tuple[Float[Array, "*n family"], Float[Array, "*n family"]]:
-        r"""$\log p(z)$ and $\partial_z\log p(z)$, coordinate by coordinate."""
+        r"""Return $\log p(z)$ and $\partial_z\log p(z)$, each [*n, *family], coordinate by coordinate."""
         ratio, slope = self._tilt(z)
         inside = (z >= self.lo) & (z <= self.hi)
         log_pi = REFERENCES[self.reference].log_density

@@ -7,11 +7,14 @@ phase of contrastive divergence is exact, since $\mathbb{E}_{p}[\nabla f] = \nab
 from typing import Literal, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..methods import compiled
+from ..bases import Functions
+from ..derived import Derived
+from ..methods import FIXED
+from ._family import new_family
 from ._prior import AbstractPrior
 from .inverse_transform import AbstractTable, PaperTable
 
@@ -20,6 +23,14 @@ InverseTransform = Literal["exact", "paper"]
 
 class UnivariatePrior(AbstractPrior):
     """A product of Q x P learned one-dimensional densities."""
+
+    energies: Functions
+    domain: Float[Array, "R 2"] = eqx.field(metadata=FIXED)
+    cached: Derived | None
+    shape: tuple[int, ...] = eqx.field(static=True)
+    reference: str = eqx.field(static=True)
+    cells: int = eqx.field(static=True)
+    inverse_transform: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -34,15 +45,18 @@ class UnivariatePrior(AbstractPrior):
         activation: str | None = "relu",
         cells: int = 64,
         inverse_transform: InverseTransform = "exact",
-        **initialisation: float,
+        amplitude: float = 0.1,
+        base_mean: float = 1.0,
+        base_scale: float = 1.0,
+        basis_scale: float = 1.0,
     ) -> None:
-        r"""`latents` is $P = n_z$; `coordinates` is $Q$, by default $2 n_z + 1$ as in KART.
+        r"""Make a new prior: `latents` is $P = n_z$; `coordinates` is $Q$, by default $2 n_z + 1$ as in KART.
 
         **Arguments:** `domain` defaults to the reference's own; `cells` is the starting
-        resolution of the tables (see `refined`); `initialisation` goes to `Functions.init`.
+        resolution of the tables (see `refined`); the last four are `Functions.init`'s.
         """
         q = 2 * latents + 1 if coordinates is None else coordinates
-        super().__init__(
+        fields = new_family(
             (q, latents),
             (q, latents),
             ("exact", "paper"),
@@ -54,8 +68,17 @@ class UnivariatePrior(AbstractPrior):
             basis=basis,
             size=grid_size,
             activation=activation,
-            **initialisation,
+            amplitude=amplitude,
+            base_mean=base_mean,
+            base_scale=base_scale,
+            basis_scale=basis_scale,
         )
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def census(self) -> str:
+        q, p = self.shape
+        return f"{q} x {p}"
 
     def _log_ratio(self, nodes: Float[Array, "P N"]) -> Float[Array, "Q P N"]:
         return self.energies.curves(nodes)
@@ -70,40 +93,21 @@ class UnivariatePrior(AbstractPrior):
             return self.table.log_normaliser
         return self.build_table(log_density).log_normaliser
 
-    @compiled()
-    def log_prob(self, z: Float[Array, "*n Q P"]) -> Float[Array, "*n"]:
-        log_z = self.log_normaliser()
-        lo, hi = self.bounds
-
-        def one(z: Float[Array, "Q P"]) -> Float[Array, ""]:
-            log_p = self.energies(z) + self.pi_0.log_density(z) - log_z
-            inside = (z >= lo) & (z <= hi)
-            return jnp.sum(jnp.where(inside, log_p, -jnp.inf))
-
-        return self._vectorised(one, z, "z")
-
-    @compiled()
-    def score(self, z: Float[Array, "*n Q P"]) -> Float[Array, "*n Q P"]:
-        def one(z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
-            return jax.grad(lambda z: jnp.sum(self.energies(z) + self.pi_0.log_density(z)))(z)
-
-        return self._vectorised(one, z, "z")
+    def _log_prob(self, z: Float[Array, "Q P"]) -> Float[Array, "Q P"]:
+        return self.energies(z) + self.pi_0.log_density(z) - self.log_normaliser()
 
     def expected_log_prob(
-        self,
-        z: Float[Array, "Q P n"],
-        weights: Float[Array, " n"],
-        log_normaliser: Float[Array, "Q P"],
+        self, z: Float[Array, "Q P n"], weights: Float[Array, " n"], log_z: Float[Array, "Q P"]
     ) -> Float[Array, ""]:
         log_pi = jnp.sum(self.pi_0.log_density(z), axis=(0, 1)) @ weights
         energy = jnp.sum(self.energies.expectation(z, weights))
-        value = energy + log_pi - jnp.sum(weights) * jnp.sum(log_normaliser)
+        value = energy + log_pi - jnp.sum(weights) * jnp.sum(log_z)
         return jnp.where(self._within(z, weights), value, -jnp.inf)
 
     def regrid(
         self, samples: Float[Array, "n Q P"], ratio: float = 0.05, change: float | None = 0.01
     ) -> Self:
         """Adapt the energies' grids to latent samples; the domain and the densities stay."""
-        pooled = samples.reshape(-1, self.shape[1]).T
+        pooled = np.asarray(samples).reshape(-1, self.shape[1]).T
         moved = self.energies.regrid(pooled, ratio, self.domain, change)
         return eqx.tree_at(lambda p: p.energies, self.uncache(), moved)

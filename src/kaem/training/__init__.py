@@ -1,41 +1,11 @@
-"""Training: settings, the loop, checkpoints and run folders."""
-
-from typing import TYPE_CHECKING
+"""Training: one update, the loop, `fit`, checkpoints."""
 
 from ..lazy import submodules
-from .config import (
-    Config,
-    DataConfig,
-    DDPMConfig,
-    GeneratorConfig,
-    GridConfig,
-    ModelConfig,
-    NeuralEBMConfig,
-    OptimiserConfig,
-    PosteriorConfig,
-    PriorConfig,
-    TrainingConfig,
-    VAEConfig,
-)
 from .fitting import fit
-from .loop import TrainingDiverged
+from .loop import Plan, TrainingDiverged
+from .optimiser import Adam
+from .upkeep import Grid, Upkeep
 
-__all__ = [
-    "Config",
-    "DDPMConfig",
-    "DataConfig",
-    "GeneratorConfig",
-    "GridConfig",
-    "ModelConfig",
-    "NeuralEBMConfig",
-    "OptimiserConfig",
-    "PosteriorConfig",
-    "PriorConfig",
-    "TrainingConfig",
-    "TrainingDiverged",
-    "VAEConfig",
-    "fit",
-]
+__all__ = ["Adam", "Grid", "Plan", "TrainingDiverged", "Upkeep", "fit"]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, __path__)
+submodules(__name__)

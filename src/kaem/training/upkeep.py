@@ -1,90 +1,83 @@
-"""What a KAEM needs between updates: tables fine enough for its prior, and grids where its latents are."""
+"""What models need between updates: tables fine enough for a prior, and grids where its latents are."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from ..bases import Functions, LinearBasis, transfer
-from ..model import KAEM, AbstractModel
-from ..priors import UnivariatePrior
-from .config import GridConfig, PriorConfig
+from ..bases import transfer
+from .parameters import named
 
-_CHANGE = 0.01  # of what the model makes, that a grid update may cost
 _SQUARES = ("nu", "sum_of_squares")  # what optax calls running means of squared gradients
 
 
-def upkeep(
-    model: AbstractModel, metrics: dict[str, float], prior_settings: PriorConfig, chains: bool
-) -> tuple[AbstractModel, list[str]]:
-    """The model, its tables refined where their error asks for it, and what was done, in words.
+@dataclass(frozen=True)
+class Grid:
+    """When and how the grids of Kolmogorov-Arnold functions follow the latents (Table hp-nist)."""
 
-    Errors are added to `metrics`; that of the score counts where `chains` follow it.
-    """
-    if not isinstance(model, KAEM) or model.prior.inverse_transform == "paper":
-        return model, []
-    prior, p = model.prior, prior_settings
-    metrics["table_error"] = float(jnp.max(prior.table_error()))
-    if chains:
-        metrics["score_error"] = float(jnp.max(prior.score_error()))
-    # A comparison that is false for NaN: an error nobody can tell is one to refine for, too.
-    good = metrics["table_error"] <= p.tolerance
-    if good and not metrics.get("score_error", 0.0) > p.score_tolerance:
-        return model, []
-    finer = prior.refined(p.tolerance, p.score_tolerance if chains else None)
-    if finer.cells == prior.cells:
-        return model, []
-    error = (
-        f"that of the score is {metrics['score_error']:.1%}"
-        if good
-        else f"it had reached {metrics['table_error']:.1e}"
-    )
-    note = f"tables refined from {prior.cells} to {finer.cells} cells for their error: {error}"
-    return eqx.tree_at(lambda m: m.prior, model, finer), [note]
+    prior: bool = True
+    generator: bool = True
+    interval: int = 100  # updates between grid updates ...
+    decay: float = 0.999  # ... whose frequency decays by this factor per update
+    ratio: float = 0.05  # uniform part of the new grid
+    samples: int = 1000  # of the prior, that grids are adapted to
+
+    def __post_init__(self) -> None:
+        for name in ("interval", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"grid.{name} must be positive, got {getattr(self, name)}.")
+        if not (0 < self.decay <= 1 and 0 < self.ratio <= 1):
+            raise ValueError(
+                f"grid.decay and grid.ratio must be in (0, 1], got {self.decay} and {self.ratio}."
+            )
+
+    def steps(self, total: int) -> list[int]:
+        """Return when grids move: 0, then at intervals whose frequency decays, t + interval / decay^t."""
+        found, t = [], 0
+        while t < total and (self.prior or self.generator):
+            found.append(t)
+            t += max(1, round(self.interval / self.decay**t))
+        return found
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """How exact tables are kept while a model learns, and when grids move."""
+
+    tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
+    score_tolerance: float = 0.1  # on the tabulated score, as a share of the tilt, for chains
+    grid: Grid = field(default_factory=Grid)
+
+    def __post_init__(self) -> None:
+        for name in ("tolerance", "score_tolerance"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"upkeep.{name} must be positive, got {getattr(self, name)}.")
 
 
 def regridded(
-    model: Any, optimiser: Any, grid: GridConfig, key: PRNGKeyArray, step: int
+    model: Any, optimiser: Any, grid: Grid, key: PRNGKeyArray, step: int
 ) -> tuple[Any, Any]:
-    """The same model on grids adapted to prior samples (Table hp-nist), and its optimiser's state."""
-    if not isinstance(model, KAEM):
-        return model, optimiser
-    prior, generator = model.prior, model.generator
-    z = prior.sample(key, grid.samples)
-    change = _CHANGE if step > 0 else None  # a new model has nothing to lose yet
-    if grid.prior and isinstance(prior, UnivariatePrior) and isinstance(prior.energies, Functions):
-        prior = prior.regrid(z, grid.ratio, change)
-    if grid.generator:
-        generator = generator.regrid(z, grid.ratio, change)
-    moved = eqx.tree_at(lambda m: (m.prior, m.generator), model, (prior, generator))
+    """Return the model on grids adapted to its latents, and its optimiser's state in their terms."""
+    moved = model.regridded(key, grid, new=step == 0)
     return moved, _carried(optimiser, model, moved)
 
 
 def _carried(optimiser: Any, before: Any, after: Any) -> Any:
-    """Running means of gradients, in terms of the new coefficients.
+    """Return running means of gradients in terms of the new coefficients.
 
     The old coefficients that make the same function are $c = R c'$, so a gradient becomes $R^\\top g$,
     and squared gradients, which are kept without their correlations, $(R^2)^\\top g^2$.
     """
-
-    def bases(model: Any) -> dict[str, LinearBasis]:
-        leaves = jax.tree_util.tree_leaves_with_path(
-            model, is_leaf=lambda node: isinstance(node, LinearBasis)
-        )
-        return {
-            jax.tree_util.keystr(path) + ".coefficients": leaf
-            for path, leaf in leaves
-            if isinstance(leaf, LinearBasis)
-        }
-
-    old, new = bases(before), bases(after)
+    old, new = named(before), named(after)
     maps = {
-        name: transfer(new[name], old[name])
+        name.removesuffix(".grid") + ".coefficients": transfer(
+            _owner(after, name), _owner(before, name)
+        )
         for name in old
-        if not np.array_equal(old[name].grid, new[name].grid)
+        if name.endswith(".grid") and not np.array_equal(old[name], new[name])
     }
 
     def carry(path: Any, leaf: Any) -> Any:
@@ -93,6 +86,17 @@ def _carried(optimiser: Any, before: Any, after: Any) -> Any:
         if matrix is None or getattr(leaf, "ndim", 0) != 3:
             return leaf
         squares = any(key in _SQUARES for key in keys)
-        return jnp.einsum("pab,qpa->qpb", matrix**2 if squares else matrix, leaf)
+        linear = matrix**2 if squares else matrix
+        moments = np.asarray(leaf, np.float64).transpose(1, 0, 2) @ linear
+        return jnp.asarray(moments.transpose(1, 0, 2), jnp.float32)
 
     return jax.tree_util.tree_map_with_path(carry, optimiser)
+
+
+def _owner(model: Any, name: str) -> Any:
+    """Return the basis that has the grid of this name."""
+    paths = jax.tree_util.tree_leaves_with_path(model)
+    path = next(path for path, _ in paths if jax.tree_util.keystr(path) == name)
+    for key in path[:-1]:
+        model = getattr(model, key.name) if hasattr(key, "name") else model[key.idx]
+    return model

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...bases.closed_form import TERMS, ClosedForm, ClosedForms
 from ...errors import UserError
-from ...priors import AbstractPrior, MixturePrior
+from ...priors import AbstractPrior
 from .fitting import Target, density_of
 from .search import search
 
@@ -82,12 +81,12 @@ class Fits:
         return sum(fit.good for fit in self.fits)
 
     def worst(self, count: int) -> list[Fit]:
-        """Those whose density is farthest off."""
+        """Return those whose density is farthest off."""
         return sorted(self.fits, key=lambda fit: (-fit.relative_error, fit.place))[:count]
 
 
 def family(form: ClosedForm, of: Of = "log-density") -> str:
-    """What the form is called."""
+    """Return what the form is called."""
     names = form.names
     if len(names) == 1 and TERMS[names[0]].whole:
         title = TERMS[names[0]].title
@@ -116,7 +115,7 @@ def family(form: ClosedForm, of: Of = "log-density") -> str:
 def targets(
     prior: AbstractPrior, of: Of = "log-density", samples: int = SAMPLES
 ) -> Iterator[tuple[tuple[int, ...], Target]]:
-    """Every coordinate's place and what is to be written down, on `NODES` points of its domain."""
+    """Yield every coordinate's place and what is to be written down, on `NODES` points of its domain."""
     lo, hi = np.asarray(prior.domain, np.float64).T
     z = np.linspace(lo, hi, NODES, axis=1)
     nodes = jnp.asarray(z, jnp.float32)
@@ -134,7 +133,7 @@ def targets(
 
 
 def fit_target(place: tuple[int, ...], target: Target) -> Fit:
-    """The best closed form of one coordinate, with its measures."""
+    """Return the best closed form of one coordinate, with its measures."""
     best = search(target)
     p, q = target.density, density_of(best.form, target)
     weights = p * target.cell
@@ -165,7 +164,7 @@ def fit_places(
     of: Of = "log-density",
     samples: int = SAMPLES,
 ) -> Iterator[Fit]:
-    """Closed forms of some coordinates, one after the other.
+    """Return closed forms of some coordinates, one after the other.
 
     **Arguments:** `of` is what is written down, the log-density or the energy; `samples` is the n
     of the BIC: the more, the smaller the misfit that is worth another parameter.
@@ -179,13 +178,13 @@ def fit_places(
 
 
 def fit_prior(prior: AbstractPrior, of: Of = "log-density", samples: int = SAMPLES) -> Fits:
-    """Closed forms of all coordinates; arguments as in `fit_places`."""
+    """Return closed forms of all coordinates; arguments as in `fit_places`."""
     fits = fit_places(prior, np.ndindex(*prior.shape), of, samples)
     return Fits(of, prior.reference, tuple(prior.shape), samples, tuple(fits))
 
 
 def symbolic_prior(prior: AbstractPrior, fits: Fits, only_good: bool = True) -> AbstractPrior:
-    """The prior with closed forms for energies: the same domain, and no reference for log-densities.
+    """Return the prior with closed forms for energies: the same domain, and no reference for log-densities.
 
     With `only_good`, coordinates without a good closed form are an error. Otherwise the best form
     found stands in for them, and `fits.total_kl` says what all of them cost together.
@@ -213,10 +212,4 @@ def symbolic_prior(prior: AbstractPrior, fits: Fits, only_good: bool = True) -> 
         )
     shape = (fits.shape[0], fits.shape[1] if len(fits.shape) == 2 else 1)
     energies = ClosedForms.of([fit.form for fit in fits], shape)
-    made = jax.tree.map(lambda leaf: leaf, prior.uncache())
-    object.__setattr__(made, "energies", energies)
-    if isinstance(made, MixturePrior):  # one component for each coordinate
-        object.__setattr__(made, "logits", None)
-    if fits.of == "log-density":
-        object.__setattr__(made, "reference", "none")
-    return made
+    return prior.with_energies(energies, "none" if fits.of == "log-density" else prior.reference)

@@ -8,6 +8,7 @@ $$\mathrm{BIC} = 2n\,\mathrm{KL}(p\,\|\,q) + k\log n,$$
 where $n$ is the number of samples that one would use to tell $p$ from $q$ and $k$ counts parameters.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,36 +48,30 @@ def _log_normalised(log_density: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 
 def density_of(form: ClosedForm, target: Target) -> np.ndarray:
-    """The form's density on the target's grid."""
+    """Return the form's density on the target's grid."""
     return np.exp(_log_normalised(form(target.z) + target.base, target.cell))
 
 
-def divergence(form: ClosedForm, target: Target) -> float:
-    r"""$\mathrm{KL}(p\,\|\,q)$ by the same quadrature that normalises both."""
+def candidate(form: ClosedForm, target: Target, zeros: int = 0) -> Candidate:
+    r"""Return a form with its price; `zeros` of its parameters were set to zero and are not counted.
+
+    $\mathrm{KL}(p\,\|\,q)$ is by the same quadrature that normalises both.
+    """
+    count = sum(TERMS[name].count for name in form.names) - zeros
     log_p, log_q = (
         _log_normalised(g + target.base, target.cell) for g in (target.y, form(target.z))
     )
-    return float(max((np.exp(log_p) * target.cell) @ (log_p - log_q), 0.0))
-
-
-def candidate(form: ClosedForm, target: Target, zeros: int = 0) -> Candidate:
-    """A form with its price; `zeros` of its parameters were set to zero and are not counted."""
-    count = sum(TERMS[name].count for name in form.names) - zeros
-    kl = divergence(form, target)
+    kl = float(max((np.exp(log_p) * target.cell) @ (log_p - log_q), 0.0))
     return Candidate(form, kl, count, 2 * target.samples * kl + count * np.log(target.samples))
 
 
-class _Free(NamedTuple):
-    """Which nonlinear parameters are fitted: their places in the form, and whether by logarithm."""
-
-    term: int
-    at: int
-    logarithm: bool
+# A nonlinear parameter that is fitted: its term, its place in that, and whether by its logarithm.
+_Free = tuple[int, int, bool]
 
 
 def _free(form: ClosedForm, held: frozenset[tuple[int, int]]) -> list[_Free]:
     return [
-        _Free(t, i, parameter in term.positive)
+        (t, i, parameter in term.positive)
         for t, name in enumerate(form.names)
         for term in (TERMS[name],)
         for i, parameter in enumerate(term.parameters)
@@ -92,7 +87,7 @@ def _with(form: ClosedForm, free: list[_Free], theta: np.ndarray) -> ClosedForm:
 
 
 def split(form: ClosedForm, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns with free amplitudes, after a column of ones; and the sum of the other terms."""
+    """Return columns with free amplitudes, after a column of ones; and the sum of the other terms."""
     columns, offset = [np.ones_like(z)], np.zeros_like(z)
     for name, values in zip(form.names, form.values, strict=True):
         term = TERMS[name]
@@ -110,7 +105,7 @@ def polish(
     held: frozenset[tuple[int, int]] = frozenset(),
     tolerance: float = COARSE,
 ) -> ClosedForm:
-    """The form at the nearest least-squares solution, with the parameters `held` as they are."""
+    """Return the form at the nearest least-squares solution, with the parameters `held` as they are."""
     problem = _Projection(form, target, np.sqrt(weights), _free(form, held))
     if problem.free:
         found = least_squares(
@@ -118,7 +113,7 @@ def polish(
             xtol=tolerance, ftol=tolerance, gtol=tolerance, max_nfev=_EVALUATIONS[tolerance],
         )  # fmt: skip
         form = _with(form, problem.free, found.x)
-    amplitudes = iter(problem.amplitudes(form))
+    amplitudes = iter(problem.solved(form)[2])
     values = tuple(
         v if TERMS[name].whole else (float(next(amplitudes)), *v[1:])
         for name, v in zip(form.names, form.values, strict=True)
@@ -133,19 +128,14 @@ class _Projection:
         self, form: ClosedForm, target: Target, root: np.ndarray, free: list[_Free]
     ) -> None:
         self.form, self.target, self.root, self.free = form, target, root, free
-        self.last: tuple[ClosedForm, tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
+        # The solver asks for the residual and then for the slope at the same point.
+        self.solved = lru_cache(maxsize=1)(self._solve)
         self.start = np.array(
             [np.log(form.values[t][i]) if log else form.values[t][i] for t, i, log in free]
         )
 
-    def _solved(self, form: ClosedForm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """An orthonormal basis of the columns, the residual, and the amplitudes."""
-        # The solver asks for the residual and then for the slope at the same point.
-        if self.last is None or self.last[0] != form:
-            self.last = form, self._solve(form)
-        return self.last[1]
-
     def _solve(self, form: ClosedForm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return an orthonormal basis of the columns, the residual, and the amplitudes."""
         columns, offset = split(form, self.target.z)
         scaled = np.nan_to_num(self.root[:, None] * columns)
         size = np.sqrt(np.einsum("nk,nk->k", scaled, scaled)) + 1e-300
@@ -156,16 +146,13 @@ class _Projection:
         solution = np.linalg.lstsq(triangle, along, rcond=1e-12)[0]
         return basis, r - basis @ along, (solution / size)[1:]
 
-    def amplitudes(self, form: ClosedForm) -> np.ndarray:
-        return self._solved(form)[2]
-
     def residual(self, theta: np.ndarray) -> np.ndarray:
-        return self._solved(_with(self.form, self.free, theta))[1]
+        return self.solved(_with(self.form, self.free, theta))[1]
 
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """Kaufman's (1975): amplitudes held, the slope projected off the columns."""
+        """Return Kaufman's (1975) slope: amplitudes held, the slope projected off the columns."""
         form = _with(self.form, self.free, theta)
-        basis, _, amplitudes = self._solved(form)
+        basis, _, amplitudes = self.solved(form)
         z, of_term = self.target.z, iter(amplitudes)
         factor = [1.0 if TERMS[name].whole else next(of_term) for name in form.names]
         slopes = np.empty((len(z), len(theta)))
@@ -187,7 +174,7 @@ def fitted(
     held: frozenset[tuple[int, int]] = frozenset(),
     tolerance: float = COARSE,
 ) -> Candidate:
-    """A form polished and priced.
+    """Return a form polished and priced.
 
     Weights p do not see where q puts mass and p has none: there, they become (p + q)/2.
     """
@@ -208,7 +195,7 @@ def fitted(
 
 
 def sensible(form: ClosedForm, target: Target) -> bool:
-    """No features that the grid cannot see, wider than the domain or far off; no terms that cancel."""
+    """Return whether the grid sees all features, within the domain, and no terms cancel."""
     step, length = target.z[1] - target.z[0], target.z[-1] - target.z[0]
     middle = (target.z[0] + target.z[-1]) / 2
     inside = target.density > 1e-3 * target.density.max()

@@ -15,7 +15,7 @@ DIGITS = 4  # significant, of formulas that are read
 
 
 def import_sympy() -> Any:
-    """SymPy, or how to get it."""
+    """Return SymPy, or say how to get it."""
     try:
         import sympy
     except ImportError as error:
@@ -47,7 +47,7 @@ def _namespace(named: bool) -> Namespace:
 
 
 def expression(form: ClosedForm, *, named: bool = False) -> Any:
-    """The form as a SymPy expression in the symbol z, up to the constant that normalises it.
+    """Return the form as a SymPy expression in the symbol z, up to the constant that normalises it.
 
     With `named`, what needs care in floating point stays a function with a name.
     """
@@ -57,7 +57,7 @@ def expression(form: ClosedForm, *, named: bool = False) -> Any:
 
 
 def rounded(form: ClosedForm, digits: int = DIGITS) -> Any:
-    """The expression with numbers of so many digits, and whole numbers without a point.
+    """Return the expression with numbers of so many digits, and whole numbers without a point.
 
     Exponentials have another name than SymPy's own, which would print those of negative numbers as
     fractions.
@@ -75,7 +75,7 @@ def rounded(form: ClosedForm, digits: int = DIGITS) -> Any:
 
 
 def text(form: ClosedForm, digits: int = DIGITS) -> str:
-    """The formula on one line."""
+    """Return the formula on one line."""
     return str(rounded(form, digits)).replace("**", "^")
 
 
@@ -84,7 +84,7 @@ def latex(form: ClosedForm, digits: int = DIGITS) -> str:
 
 
 def mathml(form: ClosedForm, digits: int = DIGITS) -> str:
-    """Presentation MathML, for HTML pages."""
+    """Return presentation MathML, for HTML pages."""
     inner = import_sympy().mathml(rounded(form, digits), printer="presentation")
     return f'<math xmlns="http://www.w3.org/1998/Math/MathML">{inner}</math>'
 
@@ -112,7 +112,7 @@ def log_normal_cdf(x):
 
 
 def python_expression(form: ClosedForm) -> str:
-    """The form in Python, of z, `math` and the named functions."""
+    """Return the form in Python, of z, `math` and the named functions."""
     code = import_sympy().pycode(expression(form, named=True), allow_unknown_functions=True)
     return str(code)
 
@@ -122,7 +122,7 @@ def _function_name(fit: Fit, of: str) -> str:
 
 
 def python_source(fits: Fits) -> str:
-    """A module with one function for each coordinate; it needs nothing but the standard library."""
+    """Return a module with one function for each coordinate; it needs nothing but the standard library."""
     bodies = []
     for fit in fits:
         place = ", ".join(f"{n} = {i + 1}" for n, i in zip("qp", fit.place, strict=False))
@@ -158,21 +158,16 @@ _HEAD = r"""% Closed forms written by `kaem symbolic`: \input this file; it need
 
 
 def latex_table(fits: Fits) -> str:
-    """All formulas as a LaTeX table."""
+    """Return all formulas as a LaTeX table."""
     symbol = r"\log p(z) + \mathrm{const.}" if fits.of == "log-density" else "f(z)"
     columns = rf"place & family & ${symbol}$ & KL (nats) & error (\% of peak) \\ \hline"
     rows = []
     for fit in fits:
         place = ", ".join(str(i + 1) for i in fit.place)
-        name = (
-            family(fit.form, fits.of)
-            .replace("^", r"\textasciicircum{}")
-            .replace("|", r"\textbar{}")
-        )
-        formula = latex(fit.form)
-        mark = "" if fit.good else r" (no good closed form)"
+        name = family(fit.form, fits.of).replace("^", r"\textasciicircum{}")
+        name = name.replace("|", r"\textbar{}") + ("" if fit.good else " (no good closed form)")
         rows.append(
-            f"{place} & {name}{mark} & $\\displaystyle {formula}$ & {fit.kl:.1e} & "
+            f"{place} & {name} & $\\displaystyle {latex(fit.form)}$ & {fit.kl:.1e} & "
             f"{100 * fit.relative_error:.2g} \\\\\n"
         )
     return f"{_HEAD}{columns}\n\\endhead\n{''.join(rows)}\\end{{longtable}}\n"

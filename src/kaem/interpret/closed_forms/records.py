@@ -26,7 +26,7 @@ _MEASURES = (
 
 
 def to_json(fits: Fits) -> dict[str, Any]:
-    """Plain data: names and numbers."""
+    """Return closed forms as plain data: names and numbers."""
     return {
         "format": FORMAT,
         "of": fits.of,
@@ -40,7 +40,7 @@ def to_json(fits: Fits) -> dict[str, Any]:
 
 
 def fit_to_json(fit: Fit, of: Of) -> dict[str, Any]:
-    """One coordinate."""
+    """Return one coordinate as plain data."""
     return {
         "latent": place_name(fit.place),
         "place": list(fit.place),
@@ -79,7 +79,7 @@ def _term(entry: Any) -> tuple[str, tuple[float, ...]]:
 
 
 def fit_from_json(entry: Any, axes: int) -> Fit:
-    """One coordinate of a latent with so many axes, or a ValueError or KeyError."""
+    """Return one coordinate of a latent with so many axes; or raise ValueError or KeyError."""
     terms = [_term(term) for term in entry["terms"]]
     if len(terms) > MAX_PARAMETERS:
         raise ValueError(f"{len(terms)} terms, more than {MAX_PARAMETERS}")
@@ -97,7 +97,7 @@ def fit_from_json(entry: Any, axes: int) -> Fit:
 
 
 def from_json(data: Any) -> Fits:
-    """What `to_json` made, checked: terms are looked up by name, and no text is ever evaluated."""
+    """Return closed forms from what `to_json` made, checked; no text is ever evaluated."""
     try:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {str(data['format'])[:40]!r}, not {FORMAT!r}")
@@ -124,7 +124,7 @@ def from_json(data: Any) -> Fits:
 
 
 def read_fits(path: str | PathLike[str]) -> Fits:
-    """The closed forms in a `symbolic.json`."""
+    """Return the closed forms in a `symbolic.json`."""
     path = Path(path)
     try:
         return from_json(json.loads(path.read_text("utf8")))

@@ -8,7 +8,6 @@ once the best is below that. Last, terms and parameters that are not worth their
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,7 @@ _ADDITIVE = tuple(name for name, term in TERMS.items() if not term.whole)
 
 
 def _starts(target: Target) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Nonlinear parameters of every additive term on a coarse grid, where the density is."""
+    """Yield nonlinear parameters of every additive term on a coarse grid, where the density is."""
     below = np.cumsum(target.density * target.cell)
     lo, hi = np.interp([1e-3, 1 - 1e-3], below, target.z)
     span = hi - lo
@@ -47,7 +46,7 @@ def _starts(target: Target) -> Iterator[tuple[str, tuple[float, ...]]]:
 
 
 def _families(target: Target) -> Iterator[tuple[int, Callable[[], list[ClosedForm]]]]:
-    """Whole densities by their number of parameters, each with where to begin."""
+    """Yield whole densities by their number of parameters, each with where to begin."""
     z, w = target.z, target.density * target.cell
     mean = w @ z
     std = np.sqrt(w @ (z - mean) ** 2)
@@ -78,7 +77,7 @@ def _families(target: Target) -> Iterator[tuple[int, Callable[[], list[ClosedFor
 
 
 def _mixtures(target: Target, k: int) -> list[ClosedForm]:
-    """Mixtures to begin with, by expectation maximisation on the grid, from three partitions."""
+    """Return mixtures to begin with, by expectation maximisation on the grid, from three partitions."""
     z, w = target.z, target.density * target.cell
     below = np.cumsum(w)
     lo, hi = np.interp([0.02, 0.98], below, z)
@@ -100,23 +99,14 @@ def _mixtures(target: Target, k: int) -> list[ClosedForm]:
     return made
 
 
-class _Library(NamedTuple):
-    """All starts of additive terms as columns times the root of the weights."""
-
-    starts: list[tuple[str, tuple[float, ...]]]
-    columns: np.ndarray
-
-
-def _library(target: Target, root: np.ndarray) -> _Library:
-    starts = list(_starts(target))
-    columns = [TERMS[name].function(NUMPY, target.z, *theta) for name, theta in starts]
-    return _Library(starts, root[:, None] * np.stack(columns, axis=1))
+# All starts of additive terms, and their columns times the root of the weights.
+_Library = tuple[list[tuple[str, tuple[float, ...]]], np.ndarray]
 
 
 def _projected(
     form: ClosedForm, target: Target, columns: np.ndarray, root: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The form's residual, and columns without what it explains already, of unit length (or zero)."""
+    """Return the form's residual, and columns without what it explains already, of unit length (or zero)."""
     own, offset = split(form, target.z)
     basis, _ = np.linalg.qr(root[:, None] * own)
     r = root * (target.y - offset)
@@ -134,39 +124,40 @@ def _with_start(form: ClosedForm, start: tuple[str, tuple[float, ...]]) -> Close
 def _additions(
     form: ClosedForm, target: Target, library: _Library, root: np.ndarray
 ) -> list[ClosedForm]:
-    """The form with one more term: the best starts of each kind, the most promising of all."""
-    r, new = _projected(form, target, library.columns, root)
+    """Return the form with one more term: the best starts of each kind, the most promising of all."""
+    starts, columns = library
+    r, new = _projected(form, target, columns, root)
     gain = (r @ new) ** 2
     best: dict[str, list[int]] = {}
     for i in np.argsort(-gain, kind="stable"):
-        name = library.starts[i][0]
+        name = starts[i][0]
         if gain[i] > 0 and not (len(TERMS[name].parameters) == 1 and name in form.names):
             best.setdefault(name, []).append(int(i))
 
     def promise(i: int) -> float:
         left = target.samples * max(r @ r - gain[i], 0)
-        return left + TERMS[library.starts[i][0]].count * np.log(target.samples)
+        return left + TERMS[starts[i][0]].count * np.log(target.samples)
 
-    starts = [i for kind in best.values() for i in kind[:_STARTS]]
-    chosen = sorted(starts, key=promise)[:_REFINED]
-    return [_with_start(form, library.starts[i]) for i in chosen]
+    promising = [i for kind in best.values() for i in kind[:_STARTS]]
+    return [_with_start(form, starts[i]) for i in sorted(promising, key=promise)[:_REFINED]]
 
 
 def _pairs(
     form: ClosedForm, target: Target, library: _Library, root: np.ndarray
 ) -> list[ClosedForm]:
-    """The form with two more terms, of all pairs of starts: what one after the other may miss.
+    """Return the form with two more terms, of all pairs of starts: what one after the other may miss.
 
     Wavelets, the most numerous, are left to `_additions`.
     """
-    few = [i for i, (name, _) in enumerate(library.starts) if name != "morlet"]
-    r, new = _projected(form, target, library.columns[:, few], root)
+    starts, columns = library
+    few = [i for i, (name, _) in enumerate(starts) if name != "morlet"]
+    r, new = _projected(form, target, columns[:, few], root)
     cosine, along = new.T @ new, r @ new
     independent = np.triu(cosine**2 < 0.999, k=1)
     square = along[:, None] ** 2 + along**2 - 2 * cosine * along[:, None] * along
     gain = np.where(independent, square / np.where(independent, 1 - cosine**2, 1), 0)
     kinds = list(_ADDITIVE)
-    kind = np.array([kinds.index(library.starts[i][0]) for i in few])
+    kind = np.array([kinds.index(starts[i][0]) for i in few])
     edges = [np.flatnonzero(kind == k) for k in range(len(kinds))]
     found = []
     for a, first in enumerate(edges):
@@ -180,13 +171,12 @@ def _pairs(
                 if block[i, j] > 0:
                     found.append((price, few[first[0] + i], few[second[0] + j]))
     return [
-        _with_start(_with_start(form, library.starts[i]), library.starts[j])
-        for _, i, j in sorted(found)[:_REFINED]
+        _with_start(_with_start(form, starts[i]), starts[j]) for _, i, j in sorted(found)[:_REFINED]
     ]
 
 
 def search(target: Target) -> Candidate:
-    """The closed form of lowest BIC."""
+    """Return the closed form of lowest BIC."""
     price = np.log(target.samples)
     root = np.sqrt(target.density * target.cell)
     best = candidate(ClosedForm(), target)
@@ -207,7 +197,9 @@ def search(target: Target) -> Candidate:
     try_families(3)
     if best.bic <= price:
         return best
-    library = _library(target, root)
+    additive = list(_starts(target))
+    columns = [TERMS[name].function(NUMPY, target.z, *theta) for name, theta in additive]
+    library = additive, root[:, None] * np.stack(columns, axis=1)
     beam = [ClosedForm()]
     parabola = ClosedForm(("linear", "square"), ((0.0,), (0.0,)))
     for size in range(1, _ROUNDS + 1):
@@ -239,7 +231,7 @@ def search(target: Target) -> Candidate:
 
 
 def _simplified(best: Candidate, target: Target) -> Candidate:
-    """Without terms, and with zeros for parameters, that are not worth their price."""
+    """Return it without terms, and with zeros for parameters, that are not worth their price."""
     for t in reversed(range(len(best.form.names))):
         if len(best.form.names) > 1:
             names, values = best.form
@@ -265,7 +257,7 @@ def _simplified(best: Candidate, target: Target) -> Candidate:
 
 
 def _canonical(form: ClosedForm, target: Target) -> ClosedForm:
-    """Terms in the library's order, Gaussians by their means, and densities by their names."""
+    """Return terms in the library's order, Gaussians by their means, and densities by their names."""
     pairs = sorted(
         zip(form.names, form.values, strict=True),
         key=lambda pair: (list(TERMS).index(pair[0]), pair[1][1:]),

@@ -1,0 +1,63 @@
+"""Whether arrays are data that models can learn from, or what is wrong with them."""
+
+import numpy as np
+
+from ..errors import UserError
+
+
+def checked(x: np.ndarray, source: str) -> np.ndarray:
+    """Return `x` as uint8 images [N, H, W, C] or float32 [N, ...], or raise, saying what is wrong."""
+    if x.dtype == np.bool_:
+        x = x.astype(np.float32)
+    if x.ndim < 2:
+        raise UserError(
+            f"{source} needs at least two axes, examples along the first, got shape {x.shape}; "
+            "for one number per example, reshape it with x[:, None]."
+        )
+    if 0 in x.shape:
+        raise UserError(f"{source} holds no data: its shape is {x.shape}. Check how it was saved.")
+    if x.dtype == np.uint8:
+        return x[..., None] if x.ndim == 3 else x
+    if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
+        raise UserError(
+            f"{source} must hold real numbers, got dtype {x.dtype}; convert it to float32 or uint8."
+        )
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    if bad.any():
+        first = np.flatnonzero(bad)
+        raise UserError(
+            f"{source} holds NaN or infinite values in {len(first)} of {len(x)} examples "
+            f"(first at index {first[0]}); remove or impute them."
+        )
+    return x[..., None] if x.ndim == 3 else x
+
+
+def trainable_on(
+    x: np.ndarray,
+    source: str,
+    *,
+    batch_size: int,
+    output: str,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Raise unless a model with this `output` (and data `shape`, if it has one yet) can be trained on `x`."""
+    if shape is not None and x.shape[1:] != shape:
+        raise UserError(
+            f"the model generates data of shape {shape}, but {source} holds examples of shape "
+            f"{x.shape[1:]}; build the generator for that shape."
+        )
+    if output == "sigmoid" and x.dtype != np.uint8:
+        low, high = float(x.min()), float(x.max())
+        if low < 0 or high > 1:
+            raise UserError(
+                f"{source} has values from {low:.4g} to {high:.4g}, but the model makes values in "
+                "[0, 1]; scale the data (images: divide by 255), or, with any model but a DDPM, use "
+                "an identity output (`--set generator.output=identity`)."
+            )
+    if len(x) < batch_size:
+        raise UserError(
+            f"{source} has {len(x)} of the {batch_size} examples that one batch needs; add data, or "
+            f"use smaller batches with `--set training.batch_size={len(x)}`."
+        )

@@ -1,0 +1,5 @@
+"""The model for high-level synthesis."""
+
+from .target import Hls
+
+__all__ = ["Hls"]

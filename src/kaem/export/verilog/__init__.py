@@ -1,0 +1,5 @@
+"""The model in Verilog."""
+
+from .target import Verilog
+
+__all__ = ["Verilog"]

@@ -1,0 +1,76 @@
+"""What the training loop asks of a way to learn."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, PRNGKeyArray
+
+from ..errors import UserError
+
+Memory = dict[str, Array]
+Info = dict[str, Array]
+Objective = tuple[Array, tuple[Info, Memory]]
+
+
+class AbstractLearner(eqx.Module):
+    """How a model learns: what is maximised on a batch, and what is kept between updates."""
+
+    @property
+    @abstractmethod
+    def info_names(self) -> tuple[str, ...]:
+        """Return the names of what `objective` reports of an update."""
+
+    @abstractmethod
+    def objective(
+        self, model: Any, x: Array, key: PRNGKeyArray, memory: Memory, progress: Any
+    ) -> Objective:
+        """Return the value to maximise on a batch `x` [B, ...], what was seen, and what to keep.
+
+        **Arguments:** `memory` is what `memory` or the update before returned, with the rows of this
+        batch's examples for `chains`; `progress` is the share of updates done.
+        """
+
+    def memory(self, model: Any, examples: int, key: PRNGKeyArray) -> Memory:
+        """Return what is kept between updates: nothing, unless a learner says otherwise.
+
+        Of what goes by the name `chains`, rows belong to the `examples` of the training data.
+        """
+        return {}
+
+    def check(self, model: Any) -> None:
+        """Raise unless `model` can learn in this way."""
+
+    @property
+    def data_parallel(self) -> bool:
+        """Return whether a batch may be split over devices."""
+        return True
+
+    @property
+    def follows_score(self) -> bool:
+        """Return whether a prior's tabulated score, and not only its CDF, has to be right."""
+        return False
+
+    def diagnosis(self, info: dict[str, float]) -> str | None:
+        """Return what an update that failed needs, if this can tell."""
+        return None
+
+    def advice(self, metrics: dict[str, float]) -> str | None:
+        """Return what a user should know about learning that goes badly."""
+        return None
+
+    def facts(self, last: dict[str, Any]) -> list[tuple[str, str]]:
+        """Return what a report says of how a model learned, given the last metrics it logged."""
+        return []
+
+    def _needs(self, model: Any, fits: bool, what: str) -> None:
+        if not fits:
+            raise UserError(
+                f"{type(self).__name__} needs {what}, which a {type(model).__name__} has not; it "
+                f"usually learns by {type(model.usual_learner()).__name__}."
+            )
+
+
+def number(last: dict[str, Any], name: str, form: str) -> str:
+    """Return a logged number as text."""
+    return format(last.get(name, float("nan")), form)

@@ -1,0 +1,22 @@
+"""Runs: the folder, training into it, what it would be, and runs side by side."""
+
+from ..lazy import submodules
+from .folder import RunFolder
+from .planning import dry_run, render
+from .resolve import settings_of
+from .sampling import draws, sample
+from .training import Outcome, Watcher, train
+
+__all__ = [
+    "Outcome",
+    "RunFolder",
+    "Watcher",
+    "draws",
+    "dry_run",
+    "render",
+    "sample",
+    "settings_of",
+    "train",
+]
+
+submodules(__name__)

@@ -1,0 +1,140 @@
+"""A run folder: what training writes, resumes and never overwrites."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ..data import load as load_data
+from ..data.arrays import SPLIT_KEYS, Split
+from ..errors import UNREADABLE, UserError
+from ..files import read_json
+from ..loading import load, read_config
+from ..settings import Settings
+
+Report = Callable[[str], None]
+
+
+class RunFolder:
+    """What is in a run folder, and where."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name a folder, which need not be there yet; `open` wants one that is."""
+        self.path = Path(path)
+        self.config_file = self.path / "config.json"
+        self.model_file = self.path / "model.safetensors"
+        self.start_file = self.path / "start.safetensors"  # where training began with other files
+        self.history_file = self.path / "history.jsonl"
+        self.metrics_file = self.path / "metrics.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.samples = self.path / "samples"
+        self.figures = self.path / "figures"
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Return an existing run, or say what is missing."""
+        run = cls(path)
+        if not run.config_file.is_file():
+            file = run.path.is_file()
+            what = "a file, not a run folder" if file else "not a run folder (no config.json)"
+            raise UserError(
+                f"{run.path} is {what}. Runs are made by `kaem train`; give the folder."
+            )
+        return run
+
+    def record(self) -> dict[str, Any]:
+        """Return what `config.json` holds."""
+        found = read_json(self.config_file)
+        for name, kind in (("what", str), ("settings", dict), ("data", dict)):
+            if not isinstance(found.get(name), kind):
+                raise UserError(
+                    f"{self.config_file} has no {name!r}, which every run records. Restore the file, or "
+                    "start a new run."
+                )
+        return found
+
+    def settings(self) -> Settings:
+        """Return what the run was made with, in today's names."""
+        return Settings.from_dict(self.record()["settings"], recorded=True)
+
+    def model(self) -> Any:
+        """Return the model of this run, ready to sample."""
+        return load(self.model_file)
+
+    def data(
+        self,
+        source: str | None = None,
+        split: Split = "train",
+        limit: int | None = None,
+        say: Report = lambda _: None,
+    ) -> np.ndarray:
+        """Return what a trained model is compared with: its own data or `source`, read in the same way."""
+        d = self.settings().data
+        name, key = (d.name, d.key) if source is None else (source, None)
+        if split == "test" and key in SPLIT_KEYS["train"]:
+            key = None  # of the same file, what goes by the other split's name
+        least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
+        options: Any = {"size": d.size, "channels": d.channels, "limit": least, "mixed": d.mixed}
+        return load_data(name, key, split, **options, say=say)
+
+    def step(self) -> int:
+        """Return the step of the model in this folder; 0 if there is none."""
+        if not self.model_file.is_file():
+            return 0
+        try:
+            return int(read_config(self.model_file)["step"])
+        except (UserError, KeyError, TypeError, ValueError, OverflowError):  # damaged, or older
+            return int(max((record["step"] for record in self.history()), default=0))
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return every logged step; a last line cut off by a kill is ignored."""
+        if not self.history_file.is_file():
+            return []
+        records = []
+        lines = self.history_file.read_text("utf8", errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                numbers = all(isinstance(value, int | float) for value in record.values())
+                if "step" not in record or not numbers:
+                    raise ValueError("not a record of numbers")
+            except (AttributeError, TypeError, *UNREADABLE) as error:
+                if number == len(lines):
+                    break
+                raise UserError(
+                    f"line {number} of {self.history_file} is damaged ({error}); remove it, or restore the "
+                    "file."
+                ) from error
+            records.append(record)
+        return records
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return the `details` of `metrics.json`: everything that was measured, by name."""
+        if not os.path.lexists(self.metrics_file):
+            return {}
+        details = read_json(self.metrics_file).get("details", {})
+        try:
+            json.dumps(details, allow_nan=False)
+            numbers = [n for e in details.values() for n in (e["value"], e.get("error"))]
+            whole = all(n is None or isinstance(n, int | float) for n in numbers)
+        except (KeyError, TypeError, AttributeError, *UNREADABLE):
+            whole = False
+        if not whole:
+            raise UserError(
+                f"{self.metrics_file} is not what `kaem evaluate` writes; restore it, or move it away."
+            )
+        return details
+
+    def check_folders(self) -> None:
+        """Raise if a folder that is written to is a link that leads out of the run."""
+        top = Path(os.path.realpath(self.path))
+        for folder in (self.checkpoints, self.samples, self.figures):
+            target = Path(os.path.realpath(folder))
+            if not target.is_relative_to(top):
+                raise UserError(
+                    f"{folder} is a link to {target}, and nothing is written outside of the run: put a "
+                    "folder in its place, or move the whole run there and link to that."
+                )

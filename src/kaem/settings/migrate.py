@@ -1,0 +1,69 @@
+"""Settings as version 0.1 named them, in today's names."""
+
+from typing import Any
+
+from ..errors import UserError
+
+_RENAMED = {  # old section and name: new section and name
+    ("training", "noise"): ("model", "noise"),
+    ("generator", "noise"): ("model", "generator_noise"),
+    ("prior", "negative_phase"): ("learner", "negative_phase"),
+    ("prior", "tolerance"): ("upkeep", "tolerance"),
+    ("prior", "score_tolerance"): ("upkeep", "score_tolerance"),
+    ("vae", "beta"): ("learner", "beta"),
+    ("vae", "widths"): ("encoder", "widths"),
+}
+_SECTIONS = {"posterior": "learner", "neural_ebm": "prior", "ddpm": "model"}
+
+
+def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:
+    """Return settings in today's names; those that have them already are returned as they are.
+
+    What was `recorded` in a run of version 0.1 holds every setting of every kind of model: what is not
+    of the run's own kind is left out.
+    """
+    for name, section in values.items():
+        if not isinstance(section, dict):
+            raise UserError(f"{name} must be a table of settings, got {str(section)[:80]!r}.")
+    kind = values.get("model", {}).get("kind", "kaem")
+    if recorded and "posterior" in values:
+        others = {"vae": "vae", "neural_ebm": "neural-ebm", "ddpm": "ddpm"}
+        values = {n: v for n, v in values.items() if others.get(n, kind) == kind}
+        if kind in ("vae", "neural-ebm"):
+            given = values.get("prior", {})
+            latents = given.get("latents", 40)
+            if not isinstance(latents, int):
+                raise UserError(f"prior.latents must be a whole number, got {str(latents)[:80]!r}.")
+            count = given.get("coordinates") or 2 * latents + 1
+            values = values | {"prior": {"coordinates": count}}
+            values.pop("posterior" if kind == "vae" else "", None)
+        if kind == "ddpm":
+            values = {
+                n: v for n, v in values.items() if n not in ("prior", "generator", "posterior")
+            }
+            training = values.get("training", {})
+            values["training"] = {n: v for n, v in training.items() if n != "noise"}
+    found: dict[str, dict[str, Any]] = {}
+    for section, entries in values.items():
+        if section not in ("vae", "generator"):
+            found.setdefault(_SECTIONS.get(section, section), {})
+        for name, value in entries.items():
+            place, new = _RENAMED.get((section, name), (_SECTIONS.get(section, section), name))
+            found.setdefault(place, {})[new] = value
+    if "posterior" in values:
+        found["learner"] = _learner(found["learner"])
+    return found
+
+
+def _learner(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a learner of what used to be a kind of chain and a criterion."""
+    given = dict(given)
+    kind, criterion = given.pop("kind", None), given.pop("criterion", None)
+    if criterion == "thermodynamic":
+        given["kind"] = "thermodynamic"
+        given |= {"sampler": kind} if kind else {}
+    elif kind in ("ula", "mala", "sgld"):
+        given |= {"kind": "langevin", "sampler": kind}
+    elif kind:
+        given["kind"] = kind
+    return given

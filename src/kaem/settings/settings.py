@@ -1,0 +1,290 @@
+"""Everything that determines a run, resolved and checked, and the objects that it describes."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import jax
+
+from ..baselines import DDPM  # noqa: F401  # with their room imported, rivals are among the models
+from ..errors import UserError
+from ..generators import GENERATORS
+from ..layers import ENCODERS
+from ..learning import LEARNERS, AbstractLearner
+from ..loading import read, read_prior
+from ..models import MODELS, AbstractModel
+from ..priors import PRIORS
+from ..training import Adam, Grid, Plan, Upkeep
+from .migrate import migrated
+from .schema import Field, chosen, fields, resolved
+
+Section = TypeVar("Section")
+
+PARTS: dict[str, dict[str, Any]] = {
+    "prior": PRIORS,
+    "encoder": ENCODERS,
+    "generator": GENERATORS,
+    "learner": LEARNERS,
+}
+_START = Field(str | None, None)
+# What a section has beside the arguments of its constructor.
+_MORE = {
+    "model": {"start": _START},  # a run or model file to go on from; None is a new model
+    "prior": {
+        "start": _START,  # a run, model or prior file to take the prior from; None is a new one
+        "frozen": Field(bool, False),  # whether training leaves the prior as it is
+    },
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where examples come from, and what is done to them."""
+
+    name: str = "mnist"  # a registered name or a path
+    key: str | None = None  # which array of a .npz file
+    limit: int | None = 50_000  # training examples used, the first ones
+    size: int | None = None  # images are cropped and resized to size x size; None keeps theirs
+    channels: int | None = None  # 1 (grey) or 3 (RGB); None takes what the data has
+    mixed: bool = False  # images of a folder are meant to differ in size: no note says so
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long a run is, and what it leaves behind on the way."""
+
+    steps: int = 5000
+    batch_size: int = 100
+    seed: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 500
+    sample_every: int = 500
+    keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value < (name != "seed"):
+                least = "not be negative" if name == "seed" else "be positive"
+                raise ValueError(f"training.{name} must {least}, got {value}.")
+        if self.seed >= 2**63:
+            raise ValueError(f"training.seed must be below 2^63, got {self.seed}.")
+        if self.checkpoint_every % self.log_every:
+            raise ValueError(
+                "training.checkpoint_every must be a multiple of training.log_every, got "
+                f"{self.checkpoint_every} and {self.log_every}."
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that determines a run."""
+
+    kinds: dict[str, str]  # of the model, its parts and its learner
+    arguments: dict[str, dict[str, Any]]  # of their constructors, and what else their sections hold
+    data: Data = field(default_factory=Data)
+    training: Training = field(default_factory=Training)
+    optimiser: Adam = field(default_factory=Adam)
+    upkeep: Upkeep = field(default_factory=Upkeep)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any], *, recorded: bool = False) -> "Settings":
+        """Return the settings that sections of values describe, or say what is wrong with them.
+
+        Those that version 0.1 wrote or knew by other names are understood; if they were `recorded` in
+        a run, what no constructor takes any more is left out.
+        """
+        values = migrated(values, recorded)
+        kind = values.get("model", {}).get("kind", "kaem")
+        usual = chosen(MODELS, kind, "model").usual
+        known = {"model", "data", "training", "optimiser", "upkeep", "grid", *usual}
+        for name in values:
+            if name not in known:
+                if name in PARTS and recorded:
+                    continue
+                raise UserError(
+                    f"there is no section {name!r} in the settings of a model of kind {kind!r}; known: "
+                    f"{', '.join(sorted(known))}."
+                )
+        kinds, arguments = {"model": kind}, {}
+        for section in ("model", *usual):
+            given = dict(values.get(section, {}))
+            kinds[section] = given.pop("kind", usual.get(section, kind))
+            found = allowed(section, kinds[section])
+            if recorded:
+                given = {name: value for name, value in given.items() if name in found}
+            arguments[section] = resolved(found, given, section)
+        upkeep, grid = section_of(Upkeep, "upkeep", values), section_of(Grid, "grid", values)
+        settings = Settings(
+            kinds,
+            arguments,
+            section_of(Data, "data", values),
+            section_of(Training, "training", values),
+            section_of(Adam, "optimiser", values),
+            dataclasses.replace(upkeep, grid=grid),
+        )
+        settings._check_starts()
+        settings._check_kinds()
+        settings.learner()
+        return settings
+
+    def _check_starts(self) -> None:
+        model, prior = self.arguments["model"], self.arguments.get("prior", {})
+        if prior.get("start") and model["start"]:
+            raise UserError(
+                "got both model.start and prior.start: a model to go on from has its own prior; leave "
+                "one of them out."
+            )
+        own = hasattr(self._wanted("prior"), "inverse_cdf")
+        if not own and (model["start"] or prior.get("start") or prior.get("frozen")):
+            raise UserError(
+                f"a model of kind {self.kinds['model']!r} has no prior of one-dimensional densities, and is "
+                "only trained anew: leave model.start, prior.start and prior.frozen (--finetune, "
+                "--prior-from, --freeze-prior) out."
+            )
+
+    def _check_kinds(self) -> None:
+        for section, registry in PARTS.items():
+            wanted = self._wanted(section)
+            if section in self.kinds and not issubclass(registry[self.kinds[section]], wanted):
+                fitting = [name for name, cls in registry.items() if issubclass(cls, wanted)]
+                raise UserError(
+                    f"{section}.kind of a model of kind {self.kinds['model']!r} must be one of "
+                    f"{', '.join(fitting)}, got {self.kinds[section]!r}."
+                )
+
+    def _wanted(self, section: str) -> Any:
+        """Return the class that the model says a part is of, or object."""
+        found = MODELS[self.kinds["model"]].__dataclass_fields__.get(section)
+        hint = found.type if found else Any
+        return hint if isinstance(hint, type) and hint is not Any else object
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every setting, by section: enough to repeat a run."""
+        parts = {name: {"kind": self.kinds[name]} | self.arguments[name] for name in self.kinds}
+        upkeep = dataclasses.asdict(self.upkeep)
+        plain = {n: dataclasses.asdict(getattr(self, n)) for n in ("data", "training", "optimiser")}
+        return parts | plain | {"grid": upkeep.pop("grid"), "upkeep": upkeep}
+
+    # The objects that settings describe.
+
+    def model(self, data_shape: tuple[int, ...]) -> Any:
+        """Return the untrained model, for data of shape `data_shape`."""
+        try:
+            return self._started(data_shape) or self._new(data_shape)
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"the settings do not make a model: {error}") from error
+
+    def _new(self, data_shape: tuple[int, ...]) -> AbstractModel:
+        prior_key, generator_key = jax.random.split(jax.random.key(self.training.seed))
+        context: dict[str, Any] = {"data_shape": data_shape}
+        keys = {"prior": prior_key, "encoder": prior_key}
+        for section in ("prior", "encoder", "generator"):
+            if section in self.kinds:
+                context["key"] = keys.get(section, generator_key)
+                arguments, kind = self.arguments[section], self.kinds[section]
+                if arguments.get("start"):
+                    context[section] = self._taken_over(arguments)
+                else:
+                    context[section] = _made(PARTS[section][kind], arguments, context)
+                if section == "prior":
+                    context["coordinates"] = context["latents"] = context[section].shape[0]
+        context["key"] = generator_key
+        return _made(MODELS[self.kinds["model"]], self.arguments["model"], context)
+
+    def _taken_over(self, arguments: dict[str, Any]) -> Any:
+        """Return the prior that `prior.start` names, if it has the form of these settings."""
+        prior = read_prior(arguments["start"])
+        found = taken_over(prior)
+        asked = arguments | {"kind": self.kinds["prior"]}
+        for name in ("kind", "latents", "coordinates", "reference", "basis"):
+            if asked[name] not in (None, found[name]):
+                raise UserError(
+                    f"prior.{name} is {asked[name]!r}, but the prior of {arguments['start']} has "
+                    f"{found[name]!r}; a prior that is taken over keeps its form: set prior.{name} to "
+                    "that, or leave it to `--prior-from`."
+                )
+        return prior
+
+    def _started(self, data_shape: tuple[int, ...]) -> AbstractModel | None:
+        """Return the model that `model.start` names, with the noise of these settings."""
+        arguments = self.arguments["model"]
+        if not arguments["start"]:
+            return None
+        model = read(arguments["start"])
+        if type(model) is not MODELS["kaem"]:
+            raise UserError(
+                f"{arguments['start']} holds a {type(model).__name__}; what training can start from is a "
+                "KAEM."
+            )
+        if model.data_shape != data_shape:
+            raise UserError(
+                f"{arguments['start']} makes data of shape {model.data_shape}, but the data has examples "
+                f"of shape {data_shape}; give data of the same shape."
+            )
+        noises = {name: arguments[name] for name in ("noise", "generator_noise")}
+        return dataclasses.replace(model, **noises)
+
+    def learner(self) -> AbstractLearner:
+        """Return how the model learns."""
+        try:
+            return _made(LEARNERS[self.kinds["learner"]], self.arguments["learner"], {})
+        except ValueError as error:
+            raise UserError(f"the settings do not make a learner: {error}") from error
+
+    def plan(self) -> Plan:
+        """Return how the model is trained."""
+        t = self.training
+        frozen = self.arguments.get("prior", {}).get("frozen", False)
+        return Plan(
+            learner=self.learner(),
+            key=jax.random.key(t.seed),
+            steps=t.steps,
+            batch_size=t.batch_size,
+            optimiser=self.optimiser,
+            upkeep=self.upkeep,
+            freeze=_prior if frozen else None,
+            log_every=t.log_every,
+            marks=(t.checkpoint_every, t.sample_every),
+        )
+
+    @property
+    def starts_from_files(self) -> bool:
+        """Return whether the model, or its prior, is not new."""
+        return any(part.get("start") for part in self.arguments.values())
+
+
+def section_of(cls: type[Section], name: str, values: dict[str, Any]) -> Section:
+    """Return the section of this name as an instance of its class, or say what is wrong with it."""
+    try:
+        return cls(**resolved(fields(cls, name), values.get(name, {}), name))
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _prior(model: Any) -> Any:
+    return model.prior
+
+
+def allowed(section: str, kind: str) -> dict[str, Field]:
+    """Return what a section may hold beside its kind."""
+    registry: Mapping[str, Any] = MODELS if section == "model" else PARTS[section]
+    return fields(chosen(registry, kind, section), section) | _MORE.get(section, {})
+
+
+def taken_over(prior: Any) -> dict[str, Any]:
+    """Return the settings of a prior that comes from a file."""
+    kind = next(name for name, cls in PRIORS.items() if type(prior) is cls)
+    return {"kind": kind} | prior.settings()
+
+
+def _made(constructor: Any, arguments: dict[str, Any], context: dict[str, Any]) -> Any:
+    """Call a constructor with its settings, and with what else it asks for by name."""
+    names = inspect.signature(constructor).parameters
+    given = {name: value for name, value in context.items() if name in names}
+    return constructor(**given | {n: v for n, v in arguments.items() if n in names})

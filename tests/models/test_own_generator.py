@@ -1,0 +1,69 @@
+"""A generator of one's own: it trains, saves and loads, or it is explained why not."""
+
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kaem
+from kaem import KAEM, Langevin, Thermodynamic, UserError
+from support.linear_gaussian import normal_prior
+from support.models import Dense, own
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [None, Langevin(steps=2, persistent=True), Thermodynamic(steps=2, temperatures=2)],
+    ids=["importance", "langevin", "thermodynamic"],
+)
+def test_a_generator_of_ones_own_trains_with_every_learner(learner):
+    model = own()
+    x = np.random.default_rng(0).normal(1.0, 0.1, (32, 4, 2))
+    trained, history = kaem.fit(
+        model, x, key=jax.random.key(0), learner=learner, steps=20, batch_size=16, log_every=10
+    )
+    assert history[-1]["log_likelihood"] > history[0]["log_likelihood"] + 1
+    moved = trained.generator.network.layers[0].weight - model.generator.network.layers[0].weight
+    assert float(jnp.max(jnp.abs(moved))) > 1e-4
+
+
+def test_a_generator_of_ones_own_saves_and_loads(tmp_path):
+    model, path = own(), tmp_path / "m.safetensors"
+    with pytest.raises(UserError, match=r"kaem\.register"):
+        model.save(path)
+    assert not path.exists()
+    kaem.register(Dense)
+    model.save(path)
+    key = jax.random.key(3)
+    again = kaem.load(path)
+    np.testing.assert_array_equal(again.sample(key, 4), model.prepared().sample(key, 4))
+    assert isinstance(again.generator, Dense)  # though kaem has a `Dense` of its own
+    assert again.generator.network.activation is jax.nn.silu
+    # Where nobody registered it, the message says what to do, and nothing is imported.
+    code = f"import kaem\ntry:\n    kaem.load({str(path)!r})\nexcept kaem.UserError as e:\n    print(e)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'Dense'" in found.stdout
+    assert "kaem.register" in found.stdout
+
+
+def test_what_cannot_be_registered_or_called_is_explained():
+    with pytest.raises(ValueError, match="with a name"):
+        kaem.register(lambda z: z)
+    with pytest.raises(ValueError, match="Equinox module"):
+        kaem.register(int)
+    prior = normal_prior(4, 64)
+    with pytest.raises(ValueError, match=r"cannot be called with one latent .* \(4,\)"):
+        KAEM(prior, Dense(3, (4, 2), key=jax.random.key(0)))
+    wrong = eqx.tree_at(lambda g: g.network, Dense(4, (4, 2), key=jax.random.key(0)), lambda z: z)
+    with pytest.raises(ValueError, match="Dense"):
+        KAEM(prior, wrong)
+
+    class Half(kaem.AbstractGenerator):
+        data_shape: tuple[int, ...] = (2,)
+
+    with pytest.raises(TypeError, match="__call__"):
+        Half()

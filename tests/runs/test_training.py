@@ -1,0 +1,138 @@
+"""Run folders: interrupted, killed, resumed, and never overwritten."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+from kaem import UserError, train
+from kaem.runs import RunFolder, Watcher
+from kaem.settings import merge
+from kaem.training import TrainingDiverged, checkpoint
+from support.training import TINY, images
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "blobs.npy"
+    np.save(path, images())
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(blobs, tmp_path_factory):
+    """A run that nothing interrupted."""
+    return train("quickstart", tmp_path_factory.mktemp("runs") / "whole", data=blobs, set=TINY).run
+
+
+def test_run_folder_interrupted_and_resumed_equals_uninterrupted(blobs, whole, tmp_path):
+    class Press(Watcher):
+        def log(self, step, metrics, speed):
+            if step == 15:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = train("quickstart", tmp_path / "broken", data=blobs, set=TINY, watcher=Press())
+    broken = outcome.run
+    assert outcome.interrupted
+    assert outcome.step == 15
+    assert checkpoint.steps(broken.checkpoints)[-1] == 15
+    outcome = train("quickstart", tmp_path / "broken", resume=True)
+    assert outcome.step == 30
+    assert whole.model_file.read_bytes() == broken.model_file.read_bytes()
+    numbers = [[{**r, "seconds": 0} for r in run.history()] for run in (whole, broken)]
+    assert numbers[0] == numbers[1]
+    assert sorted(p.name for p in broken.samples.iterdir()) == [
+        f"{s:08d}.png" for s in (10, 20, 30)
+    ]
+
+
+def test_resuming_on_other_data_is_refused(whole, tmp_path):
+    np.save(tmp_path / "other.npy", images()[::-1])
+    with pytest.raises(UserError, match="data differs"):
+        train("quickstart", whole.path, data=tmp_path / "other.npy", resume=True)
+
+
+def test_existing_runs_are_never_written_into(blobs, whole):
+    with pytest.raises(UserError, match="--resume"):
+        train("quickstart", whole.path, data=blobs, set=TINY)
+
+
+def test_divergence_is_named_and_the_last_good_model_kept(blobs, tmp_path):
+    wild = merge(TINY, {"optimiser": {"prior_rate": 1e30, "generator_rate": 1e30}})
+    run = RunFolder(tmp_path / "r")
+    with pytest.raises(TrainingDiverged, match="is not finite") as caught:
+        train("quickstart", run.path, data=blobs, set=wild)
+    assert caught.value.step < 30
+    assert str(caught.value.step + 1) in str(caught.value)
+    assert all(
+        np.isfinite(a).all()
+        for a in jax.tree.leaves(eqx.filter(caught.value.state.model, eqx.is_array))
+    )
+    assert checkpoint.steps(run.checkpoints) == [caught.value.step]
+    assert run.model_file.is_file()
+
+
+KILLED = """
+import sys
+from kaem.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def command(out, *extra):
+    settings = [
+        "data.limit=400",
+        "prior.latents=1",
+        "learner.samples=32",
+        "training.batch_size=32",
+        "training.log_every=5",
+        "training.checkpoint_every=5",
+        "training.sample_every=10",
+        "generator.depth=1",
+        "prior.grid_size=5",
+        "generator.grid_size=5",
+        "grid.interval=8",
+    ]
+    sets = [a for s in settings for a in ("--set", s)] if "--resume" not in extra else []
+    return [
+        sys.executable,
+        "-c",
+        KILLED,
+        "train",
+        "quickstart",
+        "--out",
+        str(out),
+        *sets,
+        *extra,
+        "--no-report",
+    ]
+
+
+@pytest.mark.parametrize("kills", [[0.3], pytest.param([1.1, 0.4], marks=pytest.mark.slow)])
+def test_sigkill_at_any_moment_then_resume_is_byte_identical(tmp_path, kills):
+    """Kill -9 some seconds into training, resume, and compare the file with an unkilled run's."""
+    subprocess.run(command(tmp_path / "whole", "--steps", "120"), check=True, capture_output=True)
+    out = tmp_path / "killed"
+    for number, delay in enumerate(kills):
+        extra = ("--resume",) if number else ()
+        process = subprocess.Popen(
+            command(out, "--steps", "120", *extra), stderr=subprocess.PIPE, text=True
+        )
+        for line in process.stderr:
+            if line.startswith("step "):
+                break
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    subprocess.run(command(out, "--resume"), check=True, capture_output=True)
+    whole, killed = (RunFolder(tmp_path / name) for name in ("whole", "killed"))
+    left, right = (r.model_file.read_bytes() for r in (whole, killed))
+    assert left == right
+    assert [r["step"] for r in killed.history()] == list(range(5, 121, 5))

@@ -1,0 +1,89 @@
+"""Settings as version 0.1 wrote them, and knew them by other names."""
+
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import pytest
+
+from kaem import UserError
+from kaem.settings import Settings, merge, override, read_preset
+from support.training import same
+
+RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "v01" / "presets.json").read_text())
+# Values that have changed since, wherever a preset of version 0.1 has them.
+CHANGED = [("grid", "samples"), ("prior", "cells"), ("prior", "tolerance")]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_version_01_recorded_is_todays_preset(name):
+    recorded = RECORDED[name]
+    found = Settings.from_dict(recorded, recorded=True)
+    values = read_preset(name)
+    for section, setting in CHANGED:
+        if section in values or section == "grid":
+            values = merge(values, {section: {setting: recorded[section][setting]}})
+    if found.kinds.get("prior") not in ("univariate", "mixture"):
+        values = merge(read_preset(name), {"grid": {"samples": recorded["grid"]["samples"]}})
+    expected = Settings.from_dict(values)
+    assert found.to_dict() == expected.to_dict()
+    assert found == expected
+    assert found.learner() == expected.learner()
+    assert found.plan().optimiser == expected.plan().optimiser
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "vae-digits", "ddpm-digits", "neural-ebm-digits", "svhn-thermo"]
+)
+def test_it_makes_the_same_objects(name):
+    found = Settings.from_dict(RECORDED[name], recorded=True)
+    shape = (32, 32, 3) if "svhn" in name else (28, 28, 1)
+    old, new = found.model(shape), Settings.from_dict(read_preset(name)).model(shape)
+    assert same(old, new)
+    if hasattr(old, "prior") and hasattr(old.prior, "cells"):
+        new = eqx.tree_at(lambda m: m.prior, new, new.prior.with_cells(old.prior.cells))
+    assert jax.tree.structure(old) == jax.tree.structure(new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["posterior.kind=mala", "posterior.steps=3"], ["learner.kind=langevin", "learner.sampler=mala", "learner.steps=3"]),
+        (["posterior.samples=7"], ["learner.samples=7"]),
+        (["training.noise=0.7"], ["model.noise=0.7"]),
+        (["generator.noise=0.2"], ["model.generator_noise=0.2"]),
+        (["prior.tolerance=1e-3"], ["upkeep.tolerance=1e-3"]),
+        (["prior.negative_phase=sampled"], ["learner.negative_phase=sampled"]),
+    ],
+)  # fmt: skip
+def test_old_names_are_understood(old, new):
+    settings = []
+    for assignments in (old, new):
+        values = read_preset("quickstart")
+        for assignment in assignments:
+            values = override(values, assignment)
+        settings.append(Settings.from_dict(values))
+    assert settings[0] == settings[1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "old", "new"),
+    [
+        ("vae-digits", "vae.beta=0.5", "learner.beta=0.5"),
+        ("vae-digits", "vae.widths=[4,4]", "encoder.widths=[4,4]"),
+        ("neural-ebm-digits", "neural_ebm.steps=7", "prior.steps=7"),
+        ("ddpm-digits", "ddpm.timesteps=70", "model.timesteps=70"),
+        ("svhn-thermo", "posterior.temperatures=4", "learner.temperatures=4"),
+    ],
+)
+def test_old_names_of_other_models_are_understood(preset, old, new):
+    found, expected = (
+        Settings.from_dict(override(read_preset(preset), assignment)) for assignment in (old, new)
+    )
+    assert found == expected
+
+
+def test_an_old_name_that_never_was_is_told_in_todays_words():
+    with pytest.raises(UserError, match=r"there is no setting learner\.tempratures"):
+        Settings.from_dict(override(read_preset("svhn-thermo"), "posterior.tempratures=3"))

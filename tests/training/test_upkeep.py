@@ -1,0 +1,53 @@
+"""Grid updates: when they are due, that the function stays, and what the optimiser knows of it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from kaem.training import Grid
+from kaem.training.parameters import parameters
+from kaem.training.upkeep import regridded
+from support.models import bent
+
+
+def test_grid_steps_thin_out():
+    steps = Grid().steps(5000)
+    assert steps[:3] == [0, 100, 211]
+    assert all(
+        b - a <= d - c for a, b, c, d in zip(steps, steps[1:], steps[1:], steps[2:], strict=False)
+    )
+    assert Grid(prior=False, generator=False).steps(1000) == []
+    assert Grid(interval=10, decay=1.0).steps(35) == [0, 10, 20, 30]
+
+
+def test_moments_follow_the_coefficients():
+    """Adam's first moment after a grid update is the gradient that the new coefficients have."""
+    model = bent(depth=2, scale=0.3)
+    z = model.prior.sample(jax.random.key(3), 200)
+    x = jnp.full((200, 6, 6, 1), 0.4)
+
+    def gradient(model):
+        def loss(model):
+            return jnp.mean(model.log_likelihood(x, model.decode(z)))
+
+        return parameters(eqx.filter_grad(loss)(model))
+
+    adam = optax.adam(1e-3, b1=0.0, b2=0.0)
+    before = gradient(model)
+    _, state = adam.update(before, adam.init(parameters(model)))
+    moved, carried = regridded(model, state, Grid(), jax.random.key(4), step=1)
+    after = gradient(moved)
+    name = ".generator.layers[1].basis.coefficients"
+    assert not np.array_equal(
+        moved.generator.layers[1].basis.grid, model.generator.layers[1].basis.grid
+    )
+    expected, found = np.asarray(after[name]), np.asarray(carried[0].mu[name])
+    cosine = np.sum(expected * found) / np.linalg.norm(expected) / np.linalg.norm(found)
+    stale = np.asarray(before[name])
+    kept = np.sum(expected * stale) / np.linalg.norm(expected) / np.linalg.norm(stale)
+    assert cosine > 0.98
+    assert cosine > kept
+    assert (np.asarray(carried[0].nu[name]) >= 0).all()
+    assert int(carried[0].count) == int(state[0].count)
