@@ -19,7 +19,7 @@ PROGRAMS = (
     / f"jax-{version('jax')}-{version('jaxlib')}-{sys.version_info[0]}.{sys.version_info[1]}-{machine()}"
 )
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Two workers share the cores: products of NumPy on two threads each would wait for one another.
@@ -28,6 +28,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")
 # Optimised code is for those who run it more than once.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "XLA_FLAGS" not in os.environ:
+    # Kernels by the older of XLA's two code generators, which takes half as long to compile them.
+    os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
 
 def pytest_configure(config):

@@ -10,6 +10,7 @@ import pytest
 
 import kaem
 from kaem import CNN, KAEM, KAN, MixturePrior, UnivariatePrior
+from kaem.derived import follow, keep
 
 
 def univariate():
@@ -117,12 +118,15 @@ def test_rearranged_weights_that_are_stale_are_noticed():
     assert np.isnan(moved.decode(z)).all()
 
 
-def test_keeping_changes_no_bits():
+def test_keeping_changes_no_more_than_rounding():
+    """Compiled with what uses it, a table may be summed in another order."""
     for make in MODELS.values():
         plain = make()
         ready = plain.prepared(cells=plain.prior.cells)
         key = jax.random.key(5)
-        np.testing.assert_array_equal(ready.prior.sample(key, 50), plain.prior.sample(key, 50))
+        kept, built = ready.prior.sample(key, 50), plain.prior.sample(key, 50)
+        np.testing.assert_allclose(kept, built, rtol=0, atol=5e-6)
+        assert np.mean(kept == built) > 0.9
 
 
 def test_an_edit_of_part_of_a_large_array_is_noticed():
@@ -162,3 +166,14 @@ def test_gradients_through_short_tables_are_those_of_long_ones(cells, monkeypatc
     searched = gradients()
     for a, b in zip(jax.tree.leaves(chained), jax.tree.leaves(searched), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 31, 32, 64, 4096])
+def test_what_changes_all_numbers_alike_is_noticed(size):
+    """Signs and exponents are single bits: in a plain weighted sum of bits they could cancel."""
+    x = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    kept = keep(jnp.sum, jnp.asarray(x))
+    warning = jax.jit(lambda x: follow(jnp.sum, x, kept)[1])
+    assert warning(x) == 0
+    for other in (-x, 2 * x, x / 4, x[::-1], 0 * x):
+        assert np.isnan(warning(other))

@@ -173,6 +173,7 @@ def test_files_name_nothing_that_does_more_than_compute(tmp_path, name):
         (("prior", "cells"), 2**31),
         (("prior", "cells"), 10**30),
         (("prior", "reference"), "haar"),
+        (("prior", "inverse_transform"), "components"),
     ],
 )
 def test_what_a_constructor_refuses_a_file_cannot_bring_in(tmp_path, where, value):

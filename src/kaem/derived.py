@@ -68,9 +68,19 @@ def _checksum(source: Any) -> UInt32[Array, ""]:
         leaf = jax.lax.stop_gradient(leaf).astype(jnp.float32)
         for numbers in [leaf.reshape(-1)] if leaf.size <= _WHOLE else _shares(leaf):
             bits = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
-            odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
-            total = total * jnp.uint32(31) + jnp.sum(bits * odd, dtype=jnp.uint32)
+            place = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+            total = total * jnp.uint32(31) + jnp.sum(_mixed(bits ^ place), dtype=jnp.uint32)
     return total
+
+
+def _mixed(bits: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
+    """Spread every bit over all others, as MurmurHash3 ends.
+
+    In a sum of products, what all numbers change alike, such as their signs, could cancel.
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
+    return bits ^ (bits >> 16)
 
 
 def _shares(leaf: Array) -> list[Array]:

@@ -33,6 +33,7 @@ def broken_files():
     with_nan[2, 1] = np.nan
     return {
         "nan": (with_nan, "index 2"),
+        "beyond float32": (np.array([[1.0, 2.0], [3.0, -1e39]]), "up to 1e\\+39.*example 1; scale"),
         "scalar": (np.array(3.0), "two axes"),
         "empty": (np.zeros((0, 3)), "no data"),
         "text": (np.array([["a", "b"]]), "real numbers"),

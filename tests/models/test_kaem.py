@@ -96,3 +96,5 @@ def test_examples_are_scaled_or_refused():
             use(x.astype(np.float32))
         with pytest.raises(ValueError, match="shape"):
             use(floats[:, :3])
+        with pytest.raises(ValueError, match="NaN"):
+            use(np.where(floats > 0.5, np.nan, floats))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array, Int
 
 import kaem
 from kaem import KAEM, Langevin, Thermodynamic, UserError
@@ -48,6 +49,30 @@ def test_a_generator_of_ones_own_saves_and_loads(tmp_path):
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "'Dense'" in found.stdout
     assert "kaem.register" in found.stdout
+
+
+class Shuffled(kaem.AbstractGenerator):
+    """A generator of one's own that holds whole numbers, too."""
+
+    order: Int[Array, " n"]
+    data_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, z):
+        return z[self.order]
+
+
+def test_a_generator_with_whole_numbers_saves_and_loads(tmp_path):
+    kaem.register(Shuffled)
+    path = tmp_path / "m.safetensors"
+    model = KAEM(normal_prior(4, 64), Shuffled(jnp.array([3, 1, 0, 2]), (4,)))
+    model.save(path)
+    again = kaem.load(path)
+    z = jnp.arange(4.0)[None]
+    np.testing.assert_array_equal(again.decode(z), [[3, 1, 0, 2]])
+    wrong = eqx.tree_at(lambda m: m.prior.domain, model, jnp.array([[-5, 5]]))
+    wrong.save(path)
+    with pytest.raises(UserError, match=r"int32 numbers in \.prior\.domain"):
+        kaem.load(path)
 
 
 def test_what_cannot_be_registered_or_called_is_explained():

@@ -19,11 +19,15 @@ SAMPLES = np.load(FILES / "samples.npz")
 
 
 def check(x, name):
-    """The same bits where the same processor and compiler made them, and nearly those elsewhere."""
+    """The same bits where the same processor and compiler made them, and nearly those elsewhere.
+
+    They were made by version 0.1 itself, compiled as `conftest.py` says.
+    """
     expected = SAMPLES[name]
     np.testing.assert_allclose(x, expected, atol=1e-5)
     same = str(SAMPLES["machine"]) == f"{machine()} {jax.__version__}"
-    if same and os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1":
+    quick = os.environ.get("XLA_FLAGS") == "--xla_cpu_use_fusion_emitters=false"
+    if same and quick and os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1":
         np.testing.assert_array_equal(x, expected)
 
 

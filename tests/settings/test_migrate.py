@@ -87,3 +87,10 @@ def test_old_names_of_other_models_are_understood(preset, old, new):
 def test_an_old_name_that_never_was_is_told_in_todays_words():
     with pytest.raises(UserError, match=r"there is no setting learner\.tempratures"):
         Settings.from_dict(override(read_preset("svhn-thermo"), "posterior.tempratures=3"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_old_name_and_todays_together_are_refused(order):
+    sections = [("training", {"noise": 0.5}), ("model", {"noise": 0.2})][::order]
+    with pytest.raises(UserError, match=r"model\.noise is given twice"):
+        Settings.from_dict(dict(sections))

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import kaem
 from kaem import KAEM, KAN, ImportanceSampling, Langevin, UnivariatePrior, UserError, fit
 from kaem.training import Adam, Grid, Upkeep
-from support.models import digits, own, small
+from support.models import bent, digits, own, small
 from support.training import images, same
 
 MODEL, KEY = small(), jax.random.key(0)
@@ -149,3 +150,38 @@ def test_fit_checks_the_data_against_the_model_it_was_given():
     model = KAEM(prior, KAN(3, (3,), key=b, output="identity"), noise=0.5)
     _, history = fit(model, x, key=KEY, steps=2, batch_size=8, log_every=1)
     assert len(history) == 2
+
+
+def test_fitting_a_fitted_model_goes_on_from_it():
+    """Grids may move a new model as they like, and what has learned by 1 % of what it makes."""
+    still = {"key": KEY, "steps": 1, "log_every": 1, "batch_size": 16, "optimiser": Adam(0.0, 0.0)}
+    x, model = (np.zeros((16, 6, 6, 1), np.uint8), bent())
+    u = jax.random.uniform(jax.random.key(1), (200, *model.prior.shape))
+    before = np.asarray(model.prepared().generate(u))
+    change = {
+        name: float(np.std(np.asarray(kaem.fit(start, x, **still)[0].generate(u)) - before))
+        / float(np.std(before))
+        for name, start in (("new", model), ("fitted", model.prepared()))
+    }
+    assert change["new"] > 0.05
+    assert change["fitted"] < 0.015
+
+
+class Brightness(kaem.AbstractLearner):
+    """A loss that is known beforehand: the mean of the examples, whatever the model."""
+
+    @property
+    def info_names(self):
+        return ()
+
+    def objective(self, model, x, key, memory, progress):
+        return -jnp.mean(x) + 0 * jnp.sum(model.generator.layers[0].base_weight), ({}, memory)
+
+
+def test_validation_judges_every_example():
+    x = digits(37)
+    _, history = kaem.fit(
+        MODEL, x[:32], validation=x, learner=Brightness(), key=KEY, steps=1, log_every=1,
+        batch_size=16, upkeep=STILL,
+    )  # fmt: skip
+    np.testing.assert_allclose(history[0]["validation_loss"], x.mean() / 255, rtol=1e-5)

@@ -22,11 +22,17 @@ def checked(x: np.ndarray, source: str) -> np.ndarray:
         raise UserError(
             f"{source} must hold real numbers, got dtype {x.dtype}; convert it to float32 or uint8."
         )
+    given = x
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if bad.any():
         first = np.flatnonzero(bad)
+        if np.isfinite(given).all():
+            raise UserError(
+                f"{source} holds numbers up to {np.abs(given).max():.3g}, more than float32 can (3.4e38), "
+                f"first in example {first[0]}; scale them."
+            )
         raise UserError(
             f"{source} holds NaN or infinite values in {len(first)} of {len(x)} examples "
             f"(first at index {first[0]}); remove or impute them."

@@ -213,12 +213,16 @@ class LatentModel(AbstractModel):
                 f"the model generates data of shape {own}, got examples of shape {shape}; give at "
                 "least one, along the first axis."
             )
-        if self.output == "sigmoid" and not isinstance(x, jax.core.Tracer):
-            given = np.asarray(x)
-            if given.dtype != np.uint8 and not (given.min() >= 0 and given.max() <= 1):
+        if not isinstance(x, jax.core.Tracer) and (given := np.asarray(x)).dtype != np.uint8:
+            low, high = given.min(), given.max()
+            if not np.isfinite(low + high):
                 raise ValueError(
-                    f"the model makes values in [0, 1], got examples from {given.min():.4g} to "
-                    f"{given.max():.4g}; give bytes (uint8), or divide by 255."
+                    "some examples hold NaN or infinite values; remove or impute them."
+                )
+            if self.output == "sigmoid" and not (low >= 0 and high <= 1):
+                raise ValueError(
+                    f"the model makes values in [0, 1], got examples from {low:.4g} to {high:.4g}; "
+                    "give bytes (uint8), or divide by 255."
                 )
         return as_float(x).reshape(shape)
 

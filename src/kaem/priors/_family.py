@@ -9,6 +9,29 @@ from jaxtyping import Float, PRNGKeyArray
 from ..bases import Functions
 from .reference import REFERENCES
 
+MAX_CELLS = 16384
+
+
+def check_family(prior: Any) -> None:
+    """Raise unless a prior's fields fit together, as those of a file may not."""
+    shape, cells = prior.shape, prior.cells
+    if prior.inverse_transform not in prior.transforms:
+        raise ValueError(
+            f"inverse_transform must be one of {', '.join(prior.transforms)}, got "
+            f"{prior.inverse_transform!r}."
+        )
+    rows = (shape[1] if len(shape) == 2 else 1, 2)
+    if prior.energies.shape[: len(shape)] != shape or prior.domain.shape != rows:
+        raise ValueError(
+            f"a prior of shape {shape} has energies of shape {prior.energies.shape} and a domain of "
+            f"shape {prior.domain.shape}, which do not fit."
+        )
+    if not isinstance(cells, int) or not 4 <= cells <= MAX_CELLS or cells % 2:
+        raise ValueError(f"cells must be an even number from 4 to {MAX_CELLS}, got {cells!r}.")
+    if prior.reference not in REFERENCES:
+        raise ValueError(f"unknown reference {prior.reference!r}.")
+    check_domain(np.asarray(prior.domain), prior.reference)
+
 
 def check_domain(domain: Float[np.ndarray, "R 2"], reference: str) -> None:
     """Raise unless float32 can tell the ends of every domain apart, within the reference's support."""
@@ -27,7 +50,6 @@ def check_domain(domain: Float[np.ndarray, "R 2"], reference: str) -> None:
 def new_family(
     energies: tuple[int, int],
     shape: tuple[int, ...],
-    transforms: tuple[str, ...],
     *,
     key: PRNGKeyArray,
     reference: str,
@@ -37,10 +59,6 @@ def new_family(
     **functions: Any,
 ) -> dict[str, Any]:
     """Return the fields of a prior with new `energies` (Q, P), or say what is wrong with the arguments."""
-    if inverse_transform not in transforms:
-        raise ValueError(
-            f"inverse_transform must be one of {', '.join(transforms)}, got {inverse_transform!r}."
-        )
     if reference not in REFERENCES:
         raise ValueError(f"unknown reference {reference!r}; choose one of {', '.join(REFERENCES)}.")
     lo, hi = REFERENCES[reference].domain if domain is None else domain

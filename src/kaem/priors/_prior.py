@@ -19,14 +19,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..derived import Derived, follow, keep
 from ..methods import check_count, compiled, modified
 from ..serialisation import save
-from ._family import check_domain
+from ._family import MAX_CELLS, check_family
 from ._latent import LatentPrior
 from .inverse_transform import Table, gauss_legendre, open_uniform
 from .potential import Potential
 from .reference import REFERENCES, Reference
 
 PAPER_NODES = 200  # Tables hp-nist and hp-cnn, GaussQuad_nodes
-_MAX_CELLS = 16384
 
 
 class Summary(NamedTuple):
@@ -48,15 +47,10 @@ class AbstractPrior(LatentPrior):
     reference: eqx.AbstractVar[str]
     cells: eqx.AbstractVar[int]
     inverse_transform: eqx.AbstractVar[str]
+    transforms: eqx.AbstractClassVar[tuple[str, ...]]  # what `inverse_transform` may be
 
     def __check_init__(self) -> None:
-        if not isinstance(self.cells, int) or not 4 <= self.cells <= _MAX_CELLS or self.cells % 2:
-            raise ValueError(
-                f"cells must be an even number from 4 to {_MAX_CELLS}, got {self.cells!r}."
-            )
-        if self.reference not in REFERENCES:
-            raise ValueError(f"unknown reference {self.reference!r}.")
-        check_domain(np.asarray(self.domain), self.reference)
+        check_family(self)
 
     @property
     def pi_0(self) -> Reference:
@@ -171,7 +165,7 @@ class AbstractPrior(LatentPrior):
         `score_error`. Doubling stops early where float32, not the number of cells, limits the error.
         """
         prior, error = self, float(jnp.max(self.table_error()))
-        while error > tolerance and prior.cells < _MAX_CELLS:
+        while error > tolerance and prior.cells < MAX_CELLS:
             finer = prior.with_cells(2 * prior.cells)
             finer_error = float(jnp.max(finer.table_error()))
             if finer_error > 0.7 * error and error < 1e-5:
@@ -179,14 +173,14 @@ class AbstractPrior(LatentPrior):
             prior, error = finer, finer_error
         if score_tolerance is None:
             return prior
-        while float(jnp.max(prior.score_error())) > score_tolerance and prior.cells < _MAX_CELLS:
+        while float(jnp.max(prior.score_error())) > score_tolerance and prior.cells < MAX_CELLS:
             prior = prior.with_cells(2 * prior.cells)
         return prior
 
     def possible_cells(self) -> list[int]:
         """Return the numbers of cells that `refined` chooses from."""
         found = [self.cells]
-        while found[-1] < _MAX_CELLS:
+        while found[-1] < MAX_CELLS:
             found.append(2 * found[-1])
         return found
 

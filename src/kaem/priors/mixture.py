@@ -14,7 +14,7 @@ widths, $Z = \int\pi_0 + \int_{|z-\mu|\le r}(e^f - 1)\,\pi_0$, by Gauss-Legendre
 window as wide as the wavelet: nothing has to be resolved on the scale of the domain.
 """
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import equinox as eqx
 import jax
@@ -71,6 +71,8 @@ class ComponentTables(eqx.Module):
 class MixturePrior(AbstractPrior):
     """A product of Q mixtures, each of P learned one-dimensional densities."""
 
+    transforms: ClassVar[tuple[str, ...]] = get_args(MixtureTransform)
+
     energies: Functions
     domain: Float[Array, "R 2"] = eqx.field(metadata=FIXED)
     cached: Derived | None
@@ -112,7 +114,6 @@ class MixturePrior(AbstractPrior):
         fields = new_family(
             (q, latents),
             (q,),
-            ("exact", "components", "paper"),
             key=key,
             reference=reference,
             domain=domain,

@@ -4,7 +4,7 @@ Each density lives on a stated domain $[z_{\min}, z_{\max}]$, one for each input
 phase of contrastive divergence is exact, since $\mathbb{E}_{p}[\nabla f] = \nabla\log Z$.
 """
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ InverseTransform = Literal["exact", "paper"]
 
 class UnivariatePrior(AbstractPrior):
     """A product of Q x P learned one-dimensional densities."""
+
+    transforms: ClassVar[tuple[str, ...]] = get_args(InverseTransform)
 
     energies: Functions
     domain: Float[Array, "R 2"] = eqx.field(metadata=FIXED)
@@ -59,7 +61,6 @@ class UnivariatePrior(AbstractPrior):
         fields = new_family(
             (q, latents),
             (q, latents),
-            ("exact", "paper"),
             key=key,
             reference=reference,
             domain=domain,

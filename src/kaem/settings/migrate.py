@@ -44,12 +44,18 @@ def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:
             training = values.get("training", {})
             values["training"] = {n: v for n, v in training.items() if n != "noise"}
     found: dict[str, dict[str, Any]] = {}
-    for section, entries in values.items():
+    for section, given in values.items():
         if section not in ("vae", "generator"):
             found.setdefault(_SECTIONS.get(section, section), {})
-        for name, value in entries.items():
+        for name, value in given.items():
             place, new = _RENAMED.get((section, name), (_SECTIONS.get(section, section), name))
-            found.setdefault(place, {})[new] = value
+            entries = found.setdefault(place, {})
+            if new in entries:
+                raise UserError(
+                    f"{place}.{new} is given twice, once by the name it had in version 0.1, "
+                    f"{section}.{name}; leave that one out."
+                )
+            entries[new] = value
     if "posterior" in values:
         found["learner"] = _learner(found["learner"])
     return found

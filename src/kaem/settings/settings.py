@@ -247,6 +247,7 @@ class Settings:
             optimiser=self.optimiser,
             upkeep=self.upkeep,
             freeze=_prior if frozen else None,
+            new=not self.starts_from_files,
             log_every=t.log_every,
             marks=(t.checkpoint_every, t.sample_every),
         )

@@ -42,9 +42,8 @@ class _Validation:
 
     def __call__(self, model: Any) -> dict[str, float]:
         totals: dict[str, float] = {}
-        batches = len(self.x) // self.size
-        for i in range(batches):
-            which = np.arange(i * self.size, (i + 1) * self.size)
+        for i in range(-(-len(self.x) // self.size)):
+            which = np.arange(i * self.size, min((i + 1) * self.size, len(self.x)))
             key = jax.random.fold_in(self.key, i)
             mine = rows(self.memory, which)
             found, kept = _judged(self.learner, model, self.x[which], key, mine)
@@ -52,7 +51,7 @@ class _Validation:
                 kept["chains"] = self.memory["chains"].at[which].set(kept["chains"])
             self.memory = kept
             for name, value in found.items():
-                totals[name] = totals.get(name, 0.0) + float(value) / batches
+                totals[name] = totals.get(name, 0.0) + float(value) * len(which) / len(self.x)
         return {f"validation_{name}": value for name, value in totals.items()}
 
 
@@ -108,6 +107,8 @@ def fit(
         optimiser=optimiser or Adam(),
         upkeep=upkeep or Upkeep(),
         freeze=freeze,
+        # What was prepared has been fitted, loaded or at least sampled from.
+        new=len(jax.tree.leaves(model)) == len(jax.tree.leaves(model.trainable())),
         log_every=log_every,
     )
     state = initial_state(model, plan, len(x))

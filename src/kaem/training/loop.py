@@ -53,6 +53,7 @@ class Plan:
     optimiser: Optimiser = field(default_factory=Adam)
     upkeep: Upkeep = field(default_factory=Upkeep)
     freeze: Where | None = None  # a part of the model that is not trained
+    new: bool = True  # whether the model has learned nothing yet that grids could lose
     log_every: int = 50
     marks: tuple[int, ...] = ()  # further intervals at whose multiples the loop yields
 
@@ -265,7 +266,8 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             key = jax.random.fold_in(plan.keyed(2), state.step)
-            model, optimiser = regridded(state.model, state.optimiser, grid, key, state.step)
+            new = plan.new and state.step == 0
+            model, optimiser = regridded(state.model, state.optimiser, grid, key, new=new)
             state = replace(state, model=model, optimiser=optimiser)
         state, sums = dispatch(state, edge)
         totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}

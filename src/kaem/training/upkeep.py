@@ -58,10 +58,10 @@ class Upkeep:
 
 
 def regridded(
-    model: Any, optimiser: Any, grid: Grid, key: PRNGKeyArray, step: int
+    model: Any, optimiser: Any, grid: Grid, key: PRNGKeyArray, *, new: bool
 ) -> tuple[Any, Any]:
     """Return the model on grids adapted to its latents, and its optimiser's state in their terms."""
-    moved = model.regridded(key, grid, new=step == 0)
+    moved = model.regridded(key, grid, new=new)
     return moved, _carried(optimiser, model, moved)
 
 
