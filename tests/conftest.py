@@ -1,5 +1,6 @@
 """Shared fixtures, and the one place that knows where optional data may be."""
 
+import gc
 import os
 import shutil
 import sys
@@ -31,6 +32,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "XLA_FLAGS" not in os.environ:
     # Kernels by the older of XLA's two code generators, which takes half as long to compile them.
     os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
+# What JAX keeps of traced functions is looked through at every full collection: a tenth of the time.
+gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_configure(config):
@@ -55,15 +58,25 @@ def _isolated(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _room_for_programs():
+def _make_room():
     """Every compiled program maps memory, and Linux allows a process 65,530 maps: beyond, XLA crashes."""
-    yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 15_000:
-        import gc
-
         import jax
 
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_after_modules():
+    yield
+    _make_room()
+
+
+@pytest.fixture(autouse=True)
+def _room_after_slow_tests(request):
+    """Optimised programs are larger: a benchmark may need half of all maps."""
+    yield
+    if request.node.get_closest_marker("slow"):
+        _make_room()

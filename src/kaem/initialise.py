@@ -1,7 +1,6 @@
 """Where initial parameters come from: NumPy, seeded by JAX keys, so that making a model compiles nothing."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -11,8 +10,9 @@ def host_rng(key: PRNGKeyArray) -> np.random.Generator:
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
-def as_array(values: np.ndarray) -> Array:
-    return jnp.asarray(values.astype(np.float32))
+def as_array(values: Array | np.ndarray) -> Array:
+    """Return numbers as a float32 array; `jnp.asarray` would compile a program for every shape."""
+    return jax.device_put(np.asarray(values, np.float32))
 
 
 def glorot(rng: np.random.Generator, outputs: int, inputs: int) -> Float[np.ndarray, "Q P"]:

@@ -26,6 +26,9 @@ def make(basis, activation="relu", seed=0, strength=1.0):
     return functions
 
 
+curves_of = eqx.filter_jit(Functions.curves)  # operation by operation takes longer to compile
+
+
 @pytest.fixture(params=list(BASES))
 def basis(request):
     return request.param
@@ -35,7 +38,7 @@ def basis(request):
 def test_values_match_float64(basis, activation):
     functions = make(basis, activation)
     z = np.linspace(-1.49, 1.99, 57)
-    curves = functions.curves(jnp.tile(jnp.asarray(z, jnp.float32), (P, 1)))
+    curves = curves_of(functions, np.tile(z.astype(np.float32), (P, 1)))
     for q in range(Q):
         for p in range(P):
             expected = oracle.energy(functions, q, p)(z.astype(np.float32).astype(np.float64))
@@ -45,10 +48,12 @@ def test_values_match_float64(basis, activation):
 def test_three_ways_of_evaluating_agree(basis):
     functions = make(basis)
     x = jax.random.uniform(jax.random.key(1), (P,), minval=-1.4, maxval=1.9)
-    curves = functions.curves(x[:, None])[..., 0]
-    own = functions(jnp.broadcast_to(x, (Q, P)))
+    curves = np.asarray(curves_of(functions, x[:, None]))[..., 0]
+    own, layer = eqx.filter_jit(lambda f, x: (f(jnp.broadcast_to(x, (Q, P))), f.layer(x)))(
+        functions, x
+    )
     np.testing.assert_allclose(own, curves, atol=2e-5)
-    np.testing.assert_allclose(functions.layer(x), jnp.sum(curves, axis=1), atol=5e-5)
+    np.testing.assert_allclose(layer, curves.sum(axis=1), atol=5e-5)
 
 
 def test_expectation_is_the_weighted_sum_and_so_is_its_gradient(basis):
@@ -64,19 +69,18 @@ def test_expectation_is_the_weighted_sum_and_so_is_its_gradient(basis):
         values = jax.vmap(eqx.combine(params, static), in_axes=-1, out_axes=-1)(z)
         return jnp.sum(jnp.sin(values @ w))
 
-    np.testing.assert_allclose(fused(params), plain(params), rtol=1e-4)
-    for ours, theirs in zip(
-        jax.tree.leaves(jax.grad(fused)(params)),
-        jax.tree.leaves(jax.grad(plain)(params)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=3e-4, rtol=1e-3)
+    (value, ours), (expected, theirs) = (
+        jax.jit(jax.value_and_grad(function))(params) for function in (fused, plain)
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    for got, want in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-4, rtol=1e-3)
 
 
 def test_derivatives_match_finite_differences(basis):
     functions = make(basis)
     z = jax.random.uniform(jax.random.key(4), (Q, P), minval=-1.3, maxval=1.8)
-    slope = jax.grad(lambda z: jnp.sum(functions(z)))(z)
+    slope = jax.jit(jax.grad(lambda z: jnp.sum(functions(z))))(z)
     h = 1e-5
     for q in range(Q):
         for p in range(P):
@@ -110,7 +114,7 @@ def test_regridding_preserves_the_function(basis):
     bounds = jnp.tile(jnp.array([-1.5, 2.0]), (P, 1))
     moved = functions.regrid(samples, ratio=0.3, bounds=bounds)
     x = jnp.sort(samples, axis=1)[:, ::40]
-    before, after = functions.curves(x), moved.curves(x)
+    before, after = curves_of(functions, x), curves_of(moved, x)
     error = np.sqrt(np.mean((before - after) ** 2) / np.var(before))
     # Polynomials and Fourier series only change their range: nothing is lost at all.
     assert error < (1e-3 if basis in ("chebyshev", "fourier") else 0.12)
@@ -145,12 +149,12 @@ def test_wavelets_have_no_grid_to_move():
 @given(st.floats(-100, 100), st.sampled_from(list(BASES)))
 def test_far_inputs_stay_finite(x, name):
     functions = make(name)
-    assert np.isfinite(functions(jnp.full((Q, P), x))).all()
+    assert np.isfinite(eqx.filter_jit(functions)(np.full((Q, P), x, np.float32))).all()
 
 
 def test_initialisation_is_small_and_varied(basis):
     functions = Functions.init(40, 81, key=jax.random.key(0), basis=basis, interval=(-1.5, 1.5))
-    curves = functions.curves(jnp.tile(jnp.linspace(-1.5, 1.5, 50), (40, 1)))
+    curves = curves_of(functions, np.tile(np.linspace(-1.5, 1.5, 50, dtype=np.float32), (40, 1)))
     assert 0 < np.std(curves) < 0.5
     assert np.std(np.asarray(curves).mean(axis=2)) > 0
 

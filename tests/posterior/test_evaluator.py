@@ -41,7 +41,7 @@ def test_evaluate_is_the_log_joint_and_its_gradient():
         density = stats.norm.logpdf if isinstance(z, np.ndarray) else jax.scipy.stats.norm.logpdf
         return density(x - decode(z), scale=0.3).sum(axis=(1, 2, 3))
 
-    got = jax.jit(evaluator(model, x, model.prior.potential()))(z)
+    got = jax.jit(lambda z: evaluator(model, x, model.prior.potential())(z))(z)
     np.testing.assert_allclose(got.log_likelihood, log_likelihood(z), rtol=1e-5)
     expected = jax.jit(jax.grad(lambda z: jnp.sum(log_likelihood(z))))(z)
     np.testing.assert_allclose(got.likelihood_score, expected, rtol=1e-3, atol=1e-3)

@@ -171,6 +171,6 @@ def small_curve_coefficients(
     points = basis.grid.shape[1]
     noise = rng.uniform(-0.5, 0.5, (outputs, inputs, points)) * start.amplitude / points
     grid = np.asarray(basis.grid)[:1]  # all inputs start alike
-    first = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid))
+    first = eqx.tree_at(lambda b: b.grid, basis, as_array(grid))
     inverse = least_squares(features_on(first, grid))[0].astype(np.float32)
     return as_array(noise @ inverse.T * start.scale * glorot(rng, outputs, inputs)[..., None])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from ..initialise import as_array
 
 if TYPE_CHECKING:
     from ._basis import LinearBasis
@@ -32,7 +33,7 @@ def features_on(
     basis: "LinearBasis", nodes: Float[Array | np.ndarray, "P N"]
 ) -> Float[np.ndarray, "P N B"]:
     """Return the basis functions of every input on its nodes, in float64 on the host."""
-    return np.asarray(_features_on(basis, jnp.asarray(nodes, jnp.float32)), np.float64)
+    return np.asarray(_features_on(basis, as_array(nodes)), np.float64)
 
 
 def least_squares(matrix: Float[np.ndarray, "P N B"]) -> Float[np.ndarray, "P B N"]:
@@ -64,8 +65,9 @@ def _nodes(basis: "LinearBasis") -> int:
 
 def transfer(basis: "LinearBasis", other: "LinearBasis") -> Float[np.ndarray, "P B' B"]:
     """Return, of each input, the matrix that makes coefficients of `other` of those of `basis`."""
-    lo = np.minimum(basis.grid[:, 0], other.grid[:, 0])
-    hi = np.maximum(basis.grid[:, -1], other.grid[:, -1])
+    grids = [np.asarray(grid) for grid in (basis.grid, other.grid)]
+    lo = np.minimum(*(grid[:, 0] for grid in grids))
+    hi = np.maximum(*(grid[:, -1] for grid in grids))
     nodes = np.linspace(lo, hi, _nodes(basis), axis=1)
     return least_squares(features_on(other, nodes)) @ features_on(basis, nodes)
 
@@ -89,7 +91,7 @@ def regrid(
     found, share = basis, np.ones((len(x), 1))
     while True:
         grid = start + share * (goal - start)
-        moved = eqx.tree_at(lambda b: b.grid, basis, jnp.asarray(grid, jnp.float32))
+        moved = eqx.tree_at(lambda b: b.grid, basis, as_array(grid))
         found, changed = _refitted(basis, moved, quantiles)
         too_much = (changed > (np.inf if change is None else change)) & (share[:, 0] > 0)
         if not too_much.any():
@@ -98,7 +100,7 @@ def regrid(
     stay = share == 0
     grids = np.where(stay, basis.grid, found.grid)
     coefficients = np.where(stay, basis.coefficients, found.coefficients)
-    arrays = tuple(jnp.asarray(array, jnp.float32) for array in (grids, coefficients))
+    arrays = tuple(map(as_array, (grids, coefficients)))
     return eqx.tree_at(lambda b: (b.grid, b.coefficients), found, arrays)
 
 
@@ -121,5 +123,5 @@ def _refitted(
     gaps = new[:, :seen] @ after.astype(np.float64) - values
     spread = values - values.mean(axis=1, keepdims=True)
     ratio = np.sum(gaps**2, axis=(1, 2)) / np.maximum(np.sum(spread**2, axis=(1, 2)), 1e-12)
-    fitted = eqx.tree_at(lambda b: b.coefficients, moved, jnp.asarray(after.transpose(2, 0, 1)))
+    fitted = eqx.tree_at(lambda b: b.coefficients, moved, as_array(after.transpose(2, 0, 1)))
     return fitted, np.sqrt(ratio)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..initialise import as_array
 from ..methods import FIXED
 from ._basis import LinearBasis, Start, small_curve_coefficients, uniform_grid
 
@@ -24,7 +25,7 @@ class BSpline(LinearBasis):
     def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         basis = cls(
             grid=uniform_grid(inputs, start.size + 1, start.interval),
-            coefficients=jnp.zeros((outputs, inputs, start.size + DEGREE)),
+            coefficients=as_array(np.zeros((outputs, inputs, start.size + DEGREE))),
         )
         coefficients = small_curve_coefficients(basis, rng, start)
         return eqx.tree_at(lambda b: b.coefficients, basis, coefficients)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases import Functions
+from ..initialise import as_array
 from ._generator import OUTPUTS, AbstractGenerator, Decoder
 
 
@@ -119,7 +120,7 @@ class KAN(AbstractGenerator):
         for layer in self.layers:
             layers.append(layer.regrid(x.T, ratio, change=change))
             if len(layers) < len(self.layers):
-                x = np.asarray(_layer(layers[-1], jnp.asarray(x)))
+                x = np.asarray(_layer(layers[-1], as_array(x)))
         return eqx.tree_at(lambda g: g.layers, self, tuple(layers))
 
 

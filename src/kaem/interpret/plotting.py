@@ -56,7 +56,7 @@ def plot(
     for name in names:
         path = (folder or run.figures) / f"{name}.{suffixes[name]}"
         try:
-            FIGURES[name].draw(gallery, path)
+            FIGURES[name].write(gallery, path)
         except UserError as error:
             if not everything:
                 raise

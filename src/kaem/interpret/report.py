@@ -97,7 +97,7 @@ def _pictures(gallery: Gallery, say: Callable[[str], None]) -> tuple[list[str], 
             path = gallery.run.figures / f"{name}.{entry.formats[0]}"
             say(f"drawing {path}")
             try:
-                entry.draw(gallery, path)
+                entry.write(gallery, path)
             except (UserError, OSError) as error:  # most likely: data that are elsewhere now
                 parts.append(f'<p class="note">No {name}: {html.escape(str(error))}</p>')
                 continue

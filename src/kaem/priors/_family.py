@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from ..bases import Functions
+from ..initialise import as_array
 from .reference import REFERENCES
 
 MAX_CELLS = 16384
@@ -67,7 +67,7 @@ def new_family(
     rows = p if len(shape) == 2 else 1
     return {
         "energies": Functions.init(p, q, key=key, interval=(lo, hi), **functions),
-        "domain": jnp.asarray(np.tile(np.array([lo, hi], np.float32), (rows, 1))),
+        "domain": as_array(np.tile([lo, hi], (rows, 1))),
         "cached": None,
         "shape": shape,
         "reference": reference,

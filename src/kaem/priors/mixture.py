@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bases import Functions
 from ..derived import Derived
+from ..initialise import as_array
 from ..methods import FIXED, modified
 from ._family import new_family
 from ._prior import AbstractPrior
@@ -130,7 +131,7 @@ class MixturePrior(AbstractPrior):
         for name, value in fields.items():
             setattr(self, name, value)
         learned = proportions == "learned"
-        self.logits = jnp.asarray(np.zeros((q, latents), np.float32)) if learned else None
+        self.logits = as_array(np.zeros((q, latents))) if learned else None
 
     def census(self) -> str:
         return f"{self.shape[0]} mixtures of {self.components}"

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ..bases import transfer
+from ..initialise import as_array
 from .parameters import named
 
 _SQUARES = ("nu", "sum_of_squares")  # what optax calls running means of squared gradients
@@ -88,7 +88,7 @@ def _carried(optimiser: Any, before: Any, after: Any) -> Any:
         squares = any(key in _SQUARES for key in keys)
         linear = matrix**2 if squares else matrix
         moments = np.asarray(leaf, np.float64).transpose(1, 0, 2) @ linear
-        return jnp.asarray(moments.transpose(1, 0, 2), jnp.float32)
+        return as_array(moments.transpose(1, 0, 2))
 
     return jax.tree_util.tree_map_with_path(carry, optimiser)
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from ...files import write_atomically
 from ..gallery import Gallery
 
 OPTIONS = ("count", "points", "latent", "between", "example", "data", "split")
@@ -31,3 +33,10 @@ class Figure:
                 f"a figure has options of {', '.join(OPTIONS)} and at least one format, got options "
                 f"{', '.join(self.options) or 'none'} and formats {', '.join(self.formats) or 'none'}."
             )
+
+    def write(self, gallery: Gallery, path: Path) -> None:
+        """Draw it into a file that is whole or absent, and whose folder need not be there yet."""
+        with TemporaryDirectory() as folder:
+            drawn = Path(folder) / path.name
+            self.draw(gallery, drawn)
+            write_atomically(path, drawn.read_bytes())
