@@ -8,7 +8,7 @@ import optax
 
 from kaem.training import Grid
 from kaem.training.parameters import parameters
-from kaem.training.upkeep import regridded
+from kaem.training.upkeep import carried
 from support.models import bent
 
 
@@ -37,17 +37,18 @@ def test_moments_follow_the_coefficients():
     adam = optax.adam(1e-3, b1=0.0, b2=0.0)
     before = gradient(model)
     _, state = adam.update(before, adam.init(parameters(model)))
-    moved, carried = regridded(model, state, Grid(), jax.random.key(4), new=False)
+    moved = model.regridded(jax.random.key(4), Grid(), new=False)
+    now = carried(state, model, moved)
     after = gradient(moved)
     name = ".generator.layers[1].basis.coefficients"
     assert not np.array_equal(
         moved.generator.layers[1].basis.grid, model.generator.layers[1].basis.grid
     )
-    expected, found = np.asarray(after[name]), np.asarray(carried[0].mu[name])
+    expected, found = np.asarray(after[name]), np.asarray(now[0].mu[name])
     cosine = np.sum(expected * found) / np.linalg.norm(expected) / np.linalg.norm(found)
     stale = np.asarray(before[name])
     kept = np.sum(expected * stale) / np.linalg.norm(expected) / np.linalg.norm(stale)
     assert cosine > 0.98
     assert cosine > kept
-    assert (np.asarray(carried[0].nu[name]) >= 0).all()
-    assert int(carried[0].count) == int(state[0].count)
+    assert (np.asarray(now[0].nu[name]) >= 0).all()
+    assert int(now[0].count) == int(state[0].count)

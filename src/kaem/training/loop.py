@@ -24,7 +24,7 @@ from ..models import AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
 from .optimiser import Adam, Optimiser, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
-from .upkeep import Upkeep, regridded
+from .upkeep import Upkeep, carried
 
 
 class TrainingDiverged(UserError):
@@ -60,6 +60,10 @@ class Plan:
     @property
     def transform(self) -> optax.GradientTransformation:
         return transformation(self.optimiser, self.steps)
+
+    def start(self, model: AbstractModel) -> Any:
+        """Return the optimiser's state before the first update of a model."""
+        return eqx.filter_jit(self.transform.init)(parameters(model, self.freeze))
 
     def keyed(self, number: int) -> PRNGKeyArray:
         """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation."""
@@ -105,8 +109,7 @@ def initial_state(model: AbstractModel, plan: Plan, examples: int) -> State:
     plan.learner.check(model)
     model = model.trainable()
     memory = plan.learner.memory(model, examples, plan.keyed(3))
-    trained = parameters(model, plan.freeze)
-    return State(0, model, eqx.filter_jit(plan.transform.init)(trained), memory)
+    return State(0, model, plan.start(model), memory)
 
 
 def rows(memory: dict[str, Array], indices: Any) -> dict[str, Array]:
@@ -266,8 +269,9 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             key = jax.random.fold_in(plan.keyed(2), state.step)
-            new = plan.new and state.step == 0
-            model, optimiser = regridded(state.model, state.optimiser, grid, key, new=new)
+            first = state.step == 0
+            model = state.model.regridded(key, grid, new=plan.new and first)
+            optimiser = plan.start(model) if first else carried(state.optimiser, state.model, model)
             state = replace(state, model=model, optimiser=optimiser)
         state, sums = dispatch(state, edge)
         totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from ..bases import transfer
 from ..initialise import as_array
@@ -57,16 +56,8 @@ class Upkeep:
                 raise ValueError(f"upkeep.{name} must be positive, got {getattr(self, name)}.")
 
 
-def regridded(
-    model: Any, optimiser: Any, grid: Grid, key: PRNGKeyArray, *, new: bool
-) -> tuple[Any, Any]:
-    """Return the model on grids adapted to its latents, and its optimiser's state in their terms."""
-    moved = model.regridded(key, grid, new=new)
-    return moved, _carried(optimiser, model, moved)
-
-
-def _carried(optimiser: Any, before: Any, after: Any) -> Any:
-    """Return running means of gradients in terms of the new coefficients.
+def carried(optimiser: Any, before: Any, after: Any) -> Any:
+    """Return running means of gradients in terms of the coefficients on new grids.
 
     The old coefficients that make the same function are $c = R c'$, so a gradient becomes $R^\\top g$,
     and squared gradients, which are kept without their correlations, $(R^2)^\\top g^2$.
