@@ -21,6 +21,7 @@ from kaem.metrics.likelihood.entries import likelihood
 from kaem.page import score
 from kaem.runs import RunFolder
 from support.linear_gaussian import Linear, normal_prior
+from support.pictures import assert_drawn
 
 
 def evaluated(capsys, *arguments):
@@ -55,7 +56,7 @@ def test_a_run_is_evaluated_and_keeps_what_was_found(trained, capsys):
     entry = more["details"]["log_marginal_importance"]
     assert entry["examples"]["split"] == "train"  # the digits have no test set
     assert entry["effort"]["samples"] == 2048
-    assert (trained / "figures" / "likelihood-importance.png").stat().st_size > 3000
+    assert_drawn(trained / "figures" / "likelihood-importance.png", 4.2)
 
 
 def test_chains_and_latents_are_diagnosed(trained, capsys):
@@ -63,7 +64,7 @@ def test_chains_and_latents_are_diagnosed(trained, capsys):
     assert found["r_hat"] >= 1
     assert 0 < found["acceptance"] <= 1
     assert 0 <= found["active_latents"] <= 3
-    assert (trained / "figures" / "latents.png").stat().st_size > 3000
+    assert_drawn(trained / "figures" / "latents.png", 5.2)
 
 
 def test_two_sets_of_images(tmp_path, capsys):

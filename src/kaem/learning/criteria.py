@@ -30,6 +30,32 @@ def trapezoid_weights(t: Float[Array, " N+1"]) -> Float[Array, " N+1"]:
     return jnp.pad(half, (1, 0)) + jnp.pad(half, (0, 1))
 
 
+def tempered(
+    model: "LatentModel",
+    x: Float[Array, "B ..."],
+    levels: Float[Array, "N+1 B ..."],
+    t: Float[Array, " N+1"],
+    key: PRNGKeyArray,
+) -> tuple[Array, Float[Array, " N+1"], Array, Array]:
+    r"""Return the criterion of maximum likelihood at $t = 1$, and the trapezoid without its gradient.
+
+    Differentiating the whole integral, samples included, leaves $\mathbb{E}_1[\nabla\log p(x\mid z)]$,
+    since $\frac{d}{dt}\,t\,\mathbb{E}_t[g] = \mathbb{E}_t[g] + t\,\mathrm{Cov}_t(\ell, g)$: the other
+    power posteriors are there to reach this one. Returns what `thermodynamic` does.
+    """
+    key, prior_key = jax.random.split(key)
+    keys, rest = jax.random.split(key, len(t)), frozen(model)
+
+    def mean(model: "LatentModel", z: Array, key: PRNGKeyArray) -> Array:
+        return jnp.mean(model.log_likelihood(x, model.decode(z, key)))
+
+    below = jax.lax.map(lambda item: mean(rest, *item), (levels[:-1], keys[:-1]))
+    likelihood = mean(model, levels[-1], keys[-1])
+    prior = model.prior.mean_log_prob(levels[-1], prior_key)
+    each = jnp.append(below, jax.lax.stop_gradient(likelihood))
+    return likelihood + prior, each, trapezoid_weights(t) @ each, prior
+
+
 def thermodynamic(
     model: "LatentModel",
     x: Float[Array, "B ..."],
@@ -39,9 +65,10 @@ def thermodynamic(
 ) -> tuple[Array, Float[Array, " N+1"], Array, Array]:
     r"""Return the trapezoid of the thermodynamic integral (eq. SS-KAEM), plus the log-prior at $t = 1$.
 
-    `levels` are latents of every power posterior. The integral alone gives the prior no gradient;
-    at $t = 1$ the log-prior gives it that of maximum likelihood. Returns the sum, the $E_k$, the
-    integral (an estimate of $\log p(x)$) and the log-prior.
+    `levels` are latents of every power posterior, and held fixed, so that the gradient leaves out the
+    term through $p_t$: the generator does not learn by maximum likelihood (see `tempered`). The
+    integral alone gives the prior no gradient; at $t = 1$ the log-prior gives it that of maximum
+    likelihood. Returns the sum, the $E_k$, the integral (an estimate of $\log p(x)$) and the log-prior.
     """
     generator, static = eqx.partition(model.generator, eqx.is_inexact_array)
     rest = frozen(model)

@@ -66,7 +66,7 @@ def _learner(given: dict[str, Any]) -> dict[str, Any]:
     given = dict(given)
     kind, criterion = given.pop("kind", None), given.pop("criterion", None)
     if criterion == "thermodynamic":
-        given["kind"] = "thermodynamic"
+        given |= {"kind": "thermodynamic", "criterion": "thermodynamic"}
         given |= {"sampler": kind} if kind else {}
     elif kind in ("ula", "mala", "sgld"):
         given |= {"kind": "langevin", "sampler": kind}
