@@ -1,12 +1,14 @@
 """Canonical archives: MATLAB files, CIFAR-10, zips and CelebA."""
 
 import hashlib
+import struct
 import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from kaem import UserError
 from kaem.cli import main
@@ -48,6 +50,55 @@ def test_damaged_matlab_files_are_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match="not a readable MATLAB 5 file"):
             load(str(path))
+
+
+def test_matlab_files_of_both_byte_orders(tmp_path):
+    """Written by hand, as the format's description has it."""
+    x = np.arange(2 * 3 * 1 * 4, dtype=np.uint8).reshape(2, 3, 1, 4)
+    for order, mark in (("<", b"IM"), (">", b"MI")):
+
+        def element(kind, data, order=order):
+            return struct.pack(f"{order}II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+        small = struct.pack(f"{order}I", 1 << 16 | 1) + b"X\0\0\0"  # a name that fits into its tag
+        array = element(6, struct.pack(f"{order}II", 9, 0)) + element(
+            5, struct.pack(f"{order}4i", *x.shape)
+        )
+        array += small + element(2, x.tobytes(order="F"))
+        head = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}H", 0x0100) + mark
+        (tmp_path / "a.mat").write_bytes(head + element(14, array))
+        np.testing.assert_array_equal(load(str(tmp_path / "a.mat")), x.transpose(3, 0, 1, 2))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_no_flipped_bit_of_a_matlab_file_does_more_than_change_pixels(tmp_path, packed):
+    path, x, rng = tmp_path / "a.mat", colours(), np.random.default_rng(0)
+    savemat(path, {"y": np.arange(4.0), "X": x.transpose(1, 2, 3, 0)}, do_compression=packed)
+    np.testing.assert_array_equal(load(str(path)), x)
+    good, read = path.read_bytes(), 0
+    for place in (*range(116, 400), *rng.integers(400, len(good), 100)):
+        damaged = bytearray(good)
+        damaged[place] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        try:
+            found = load(str(path))
+        except UserError:
+            continue
+        read += 1
+        assert found.shape[0] * np.prod(found.shape[1:]) == x.size
+        assert np.mean(found.reshape(-1) == x.reshape(-1)) > 0.9 or found.shape != x.shape
+    assert read < (150 if packed else 384)  # what is packed has a checksum
+
+
+def test_a_matlab_file_that_claims_more_than_it_has_is_refused(tmp_path):
+    path = tmp_path / "a.mat"
+    savemat(path, {"X": colours().transpose(1, 2, 3, 0)})
+    data = bytearray(path.read_bytes())
+    place = data.index(struct.pack("<4i", *colours().transpose(1, 2, 3, 0).shape))
+    data[place : place + 4] = struct.pack("<i", 2**31 - 1)
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="for an array of shape"):
+        load(str(path))
 
 
 def test_cifar_archives(tmp_path):

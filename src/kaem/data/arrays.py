@@ -1,4 +1,4 @@
-"""Readers of array files: idx, NumPy, MATLAB and CIFAR-10's records. Nothing is ever unpickled."""
+"""Readers of array files: idx, NumPy and CIFAR-10's records. Nothing is ever unpickled."""
 
 import gzip
 import math
@@ -137,33 +137,6 @@ def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> s
         if candidate in keys:
             return candidate
     raise UserError(f"{path} holds {listed}; say which to use with --set data.key=NAME.")
-
-
-def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np.ndarray:
-    """Read images in a MATLAB 5 file, SVHN's way: uint8 [height, width, channels, N], named X."""
-    from scipy.io import loadmat, whosmat
-
-    key = key or "X"
-    try:
-        names = [name for name, _, _ in whosmat(path, appendmat=False)]
-        x = loadmat(path, appendmat=False, variable_names=[key])[key] if key in names else None
-    except Exception as error:  # what it raises for a damaged file depends on where the damage is
-        raise UserError(
-            f"{path} is not a readable MATLAB 5 file ({error}). Delete it and fetch it again; "
-            "a file of your own must be saved with `save -v6` or `-v7`, or as .npy."
-        ) from error
-    if x is None:
-        raise UserError(
-            f"{path} has no variable {key!r}; it holds {', '.join(names) or 'nothing'}. Say which to "
-            "use with --set data.key=NAME."
-        )
-    images = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 4
-    if not images or x.shape[2] not in (1, 3):
-        raise UserError(
-            f"{key} of {path} has shape {np.shape(x)} and type {getattr(x, 'dtype', type(x))}, "
-            "expected uint8 images [height, width, channels, N]; save other arrays as .npy."
-        )
-    return np.ascontiguousarray(x[..., :limit].transpose(3, 0, 1, 2))
 
 
 def read_cifar(path: Path, split: Split = "train", limit: int | None = None) -> np.ndarray:

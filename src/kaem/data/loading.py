@@ -7,9 +7,10 @@ from typing import get_args
 import numpy as np
 
 from ..errors import UserError
-from .arrays import Split, read_array, read_cifar, read_idx, read_mat
+from .arrays import Split, read_array, read_cifar, read_idx
 from .checks import checked
 from .images import Options, fitted, read_images
+from .matlab import read_mat
 from .registry import DATASETS, find, search_folders, verify
 
 

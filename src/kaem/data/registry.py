@@ -14,8 +14,9 @@ import numpy as np
 from ..cache import cache_folder
 from ..errors import UserError
 from ..files import sha256
-from .arrays import Split, read_array, read_cifar, read_idx, read_mat
+from .arrays import Split, read_array, read_cifar, read_idx
 from .images import Options, image_files, read_celeba
+from .matlab import read_mat
 
 Reader = Callable[[Path, Split, Options], np.ndarray]
 
