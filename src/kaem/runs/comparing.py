@@ -180,7 +180,9 @@ def markdown(result: dict[str, Any]) -> str:
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows, of which the first is the header, as a table in Markdown."""
-    header, *body = (f"| {' | '.join(row)} |" for row in rows)
+    # A bar within a cell, as in log p(x|z), would end it.
+    cells = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    header, *body = (f"| {' | '.join(row)} |" for row in cells)
     return "\n".join([header, "|" + "---|" * len(rows[0]), *body])
 
 
