@@ -185,3 +185,16 @@ def test_validation_judges_every_example():
         batch_size=16, upkeep=STILL,
     )  # fmt: skip
     np.testing.assert_allclose(history[0]["validation_loss"], x.mean() / 255, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", ["constant", "cosine"])
+def test_rates_rise_and_decay_as_said(decay):
+    """Against the formulas: linear over the warm-up, then a half cosine to a twentieth."""
+    rate = Adam(decay=decay, warmup=10).rate(0.2, 110)
+    found = [float(rate(step)) for step in range(111)]
+    np.testing.assert_allclose(found[:10], 0.2 * np.arange(1, 11) / 11, rtol=1e-5)
+    share = (np.arange(10, 111) - 10) / 100
+    cosine = 0.05 + 0.95 * (1 + np.cos(np.pi * share)) / 2
+    np.testing.assert_allclose(found[10:], 0.2 * (cosine if decay == "cosine" else 1), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"optimiser\.warmup"):
+        Adam(warmup=-1)

@@ -17,6 +17,7 @@ class Adam:
     generator_rate: float = 1e-3  # of all that is not the prior
     betas: tuple[float, float] = (0.9, 0.999)
     decay: Literal["constant", "cosine"] = "constant"  # cosine: to a twentieth at the last step
+    warmup: int = 0  # updates over which the rates rise from zero
 
     def __post_init__(self) -> None:
         for name in ("prior_rate", "generator_rate"):
@@ -28,6 +29,19 @@ class Adam:
             raise ValueError(
                 f"optimiser.decay must be one of constant, cosine, got {self.decay!r}."
             )
+        if self.warmup < 0:
+            raise ValueError(f"optimiser.warmup must not be negative, got {self.warmup}.")
+
+    def rate(self, peak: float, steps: int) -> optax.Schedule | float:
+        """Return a rate as a function of the updates made, of a run of so many `steps`."""
+        after: optax.Schedule = optax.constant_schedule(peak)
+        if self.decay == "cosine":
+            after = optax.cosine_decay_schedule(peak, max(1, steps - self.warmup), 0.05)
+        elif not self.warmup:
+            return peak
+        # The first update counts: at step 0 the rate is not zero.
+        rise = optax.linear_schedule(peak / (self.warmup + 1), peak, self.warmup)
+        return optax.join_schedules([rise, after], [self.warmup]) if self.warmup else after
 
 
 Optimiser: TypeAlias = Any  # an Adam, or any transformation of optax
@@ -48,10 +62,8 @@ def _taking_more(transform: Any) -> optax.GradientTransformation:
 
 @lru_cache(maxsize=64)  # the same object again: an update that was compiled for it is found again
 def _adam(adam: Adam, steps: int) -> optax.GradientTransformation:
-    def rate(value: float) -> optax.GradientTransformation:
-        cosine = adam.decay == "cosine"
-        schedule = optax.cosine_decay_schedule(value, steps, 0.05) if cosine else value
-        return optax.adam(schedule, b1=adam.betas[0], b2=adam.betas[1])
+    def rate(peak: float) -> optax.GradientTransformation:
+        return optax.adam(adam.rate(peak, steps), b1=adam.betas[0], b2=adam.betas[1])
 
     def part(values: Parameters) -> dict[str, str]:
         return {name: "prior" if name.startswith(".prior") else "generator" for name in values}
