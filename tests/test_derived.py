@@ -177,3 +177,14 @@ def test_what_changes_all_numbers_alike_is_noticed(size):
     assert warning(x) == 0
     for other in (-x, 2 * x, x / 4, x[::-1], 0 * x):
         assert np.isnan(warning(other))
+
+
+def test_an_edit_of_one_weight_of_a_large_kernel_is_noticed():
+    a, b = jax.random.split(jax.random.key(0))
+    prior = MixturePrior(2, 8, key=a, cells=32, domain=(-4.0, 4.0))
+    model = KAEM(prior, CNN(8, (32, 32, 3), key=b), noise=0.3).prepared()
+    assert model.generator.kernels[0].size > 2**17
+    edited = eqx.tree_at(
+        lambda m: m.generator.kernels[0], model, replace_fn=lambda k: k.at[1, 2, 5, 77].add(1e-3)
+    )
+    assert np.isnan(edited.decode(model.prior.sample(a, 1))).all()

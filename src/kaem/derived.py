@@ -16,9 +16,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-_WHOLE = 2**16  # numbers of an array that enter its checksum; of a larger one a share
-_BEGINNING = 2**13
-
 
 class Derived(eqx.Module):
     """A value, and the checksum of what it was made from."""
@@ -66,10 +63,9 @@ def _checksum(source: Any) -> UInt32[Array, ""]:
     for leaf in jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)):
         # As float32: the same numbers in double precision are the same parameters.
         leaf = jax.lax.stop_gradient(leaf).astype(jnp.float32)
-        for numbers in [leaf.reshape(-1)] if leaf.size <= _WHOLE else _shares(leaf):
-            bits = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
-            place = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
-            total = total * jnp.uint32(31) + jnp.sum(_mixed(bits ^ place), dtype=jnp.uint32)
+        bits = jax.lax.bitcast_convert_type(leaf.reshape(-1), jnp.uint32)
+        place = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+        total = total * jnp.uint32(31) + jnp.sum(_mixed(bits ^ place), dtype=jnp.uint32)
     return total
 
 
@@ -81,12 +77,3 @@ def _mixed(bits: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
     return bits ^ (bits >> 16)
-
-
-def _shares(leaf: Array) -> list[Array]:
-    """The beginning of a large array, and a line along each axis: every row and channel is met."""
-    lines = [
-        leaf[tuple(slice(None) if i == axis else 0 for i in range(leaf.ndim))]
-        for axis in range(leaf.ndim)
-    ]
-    return [leaf.reshape(-1)[:_BEGINNING], *lines]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def _prepared(thing: Any, path: str | os.PathLike[str]) -> Any:
         with safe_open(_model_file(path), framework="numpy") as file:
             text = (file.metadata() or {}).get("cells", "")
         possible = {str(c): c for c in prior.possible_cells()}
-        return thing.prepared(cells=possible.get(text))
+        if "cells" in signature(thing.prepared).parameters:
+            return thing.prepared(cells=possible.get(text))
     return thing.prepared()
 
 

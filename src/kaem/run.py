@@ -1,5 +1,6 @@
 """A run, with everything that can be done with one: each method is one function of a room below."""
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ class Run(RunFolder):
         """Measure the model, and keep what was found in `metrics.json`; see `kaem.evaluate`."""
         return evaluate(self, **options)
 
-    def plot(self, *figures: str, **options: Any) -> list[Path]:
+    def plot(self, *figures: str | Sequence[str], **options: Any) -> list[Path]:
         """Draw figures by name, by default all that apply; see `kaem.plot`."""
-        return plot(self, list(figures) or "all", **options)
+        names = [name for one in figures for name in ([one] if isinstance(one, str) else one)]
+        return plot(self, names or "all", **options)
 
     def symbolic(self, **options: Any) -> Symbolic:
         """Find closed forms of the learned densities; see `kaem.symbolic`."""

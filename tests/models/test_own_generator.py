@@ -92,3 +92,38 @@ def test_what_cannot_be_registered_or_called_is_explained():
 
     with pytest.raises(TypeError, match="__call__"):
         Half()
+
+
+class Plain(kaem.models.LatentModel):
+    """A latent model of one's own."""
+
+    prior: kaem.UnivariatePrior
+    generator: kaem.AbstractGenerator
+    noise: float = eqx.field(static=True, default=0.3)
+    generator_noise: float = eqx.field(static=True, default=0.0)
+
+    def usual_learner(self):
+        return Langevin()
+
+
+def test_a_latent_model_of_ones_own_saves_and_loads(tmp_path):
+    kaem.register(Plain)
+    kaem.register(Dense)
+    path, key = tmp_path / "m.safetensors", jax.random.key(2)
+    model = Plain(own().prior, own().generator)
+    model.save(path)
+    np.testing.assert_allclose(kaem.load(path).sample(key, 3), model.sample(key, 3), atol=1e-5)
+
+
+def test_a_noise_that_was_learned_saves_and_loads(tmp_path):
+    kaem.register(Dense)
+    path = tmp_path / "m.safetensors"
+    model = eqx.tree_at(lambda m: m.noise, own(), jnp.float32(0.2))
+    model.save(path)
+    again = kaem.load(path)
+    assert float(again.noise) == np.float32(0.2)
+    x = jnp.zeros((1, 4, 2))
+    expected = KAEM(own().prior, own().generator, noise=np.float32(0.2)).log_likelihood(x, x + 0.1)
+    np.testing.assert_allclose(again.log_likelihood(x, x + 0.1), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="noise must be positive"):
+        KAEM(own().prior, own().generator, noise=jnp.array([0.1, 0.2]))

@@ -1,6 +1,7 @@
 """Run folders: interrupted, killed, resumed, and never overwritten."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 
+import kaem
 from kaem import UserError, train
 from kaem.runs import RunFolder, Watcher
 from kaem.settings import merge
 from kaem.training import TrainingDiverged, checkpoint
+from support.pictures import assert_drawn
 from support.training import TINY, images
 
 
@@ -56,6 +59,33 @@ def test_resuming_on_other_data_is_refused(whole, tmp_path):
     np.save(tmp_path / "other.npy", images()[::-1])
     with pytest.raises(UserError, match="data differs"):
         train("quickstart", whole.path, data=tmp_path / "other.npy", resume=True)
+
+
+def test_a_run_is_named_by_its_path_or_by_itself(whole, tmp_path):
+    run = kaem.Run(whole.path)
+    for named in (str(whole.path), whole.path, run):
+        assert kaem.sample(named, 2).shape == (2, 28, 28, 1)
+        assert type(kaem.load(named)) is kaem.KAEM
+        (drawn,) = kaem.plot(named, ["training"], folder=tmp_path)
+        assert_drawn(drawn, 7.2)
+    assert run.plot(["training"], folder=tmp_path) == run.plot("training", folder=tmp_path)
+
+
+def test_links_lead_nowhere(whole, tmp_path):
+    """What is written for a run stays in it, wherever links in it point."""
+    copy, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(whole.path, copy)
+    victim.mkdir()
+    (victim / "state.safetensors").write_text("precious")
+    last = whole.settings().training.steps
+    (copy / "checkpoints" / f".{last + 10:08d}.tmp").symlink_to(victim)
+    train("quickstart", copy, resume=True, steps=last + 10)
+    assert (victim / "state.safetensors").read_text() == "precious"
+    assert checkpoint.steps(copy / "checkpoints")[-1] == last + 10
+    (copy / "export").symlink_to(victim)
+    with pytest.raises(UserError, match="is a link"):
+        kaem.Run(copy).export("lut")
+    assert [path.name for path in victim.iterdir()] == ["state.safetensors"]
 
 
 def test_existing_runs_are_never_written_into(blobs, whole):

@@ -158,13 +158,18 @@ def test_fitting_a_fitted_model_goes_on_from_it():
     x, model = (np.zeros((16, 6, 6, 1), np.uint8), bent())
     u = jax.random.uniform(jax.random.key(1), (200, *model.prior.shape))
     before = np.asarray(model.prepared().generate(u))
-    change = {
-        name: float(np.std(np.asarray(kaem.fit(start, x, **still)[0].generate(u)) - before))
-        / float(np.std(before))
-        for name, start in (("new", model), ("fitted", model.prepared()))
-    }
-    assert change["new"] > 0.05
-    assert change["fitted"] < 0.015
+    seen = []
+    first, _ = kaem.fit(model, x, callback=lambda record, model: seen.append(model), **still)
+    moved = np.asarray(first.generate(u))
+
+    def change(start, before):
+        after = np.asarray(kaem.fit(start, x, **still)[0].generate(u))
+        return float(np.std(after - before) / np.std(before))
+
+    assert float(np.std(moved - before) / np.std(before)) > 0.05
+    assert change(model.prepared(), before) < 0.015
+    for start in (seen[-1], first.trainable(), first):  # best so far, edited, fitted
+        assert change(start, moved) < 0.015
 
 
 class Brightness(kaem.AbstractLearner):
@@ -198,3 +203,9 @@ def test_rates_rise_and_decay_as_said(decay):
     np.testing.assert_allclose(found[10:], 0.2 * (cosine if decay == "cosine" else 1), rtol=1e-5)
     with pytest.raises(ValueError, match=r"optimiser\.warmup"):
         Adam(warmup=-1)
+
+
+@pytest.mark.parametrize("freeze", [lambda model: True, lambda model: model.noise, MODEL.prior])
+def test_freezing_nothing_is_refused(freeze):
+    with pytest.raises(ValueError, match="selects none"):
+        kaem.fit(MODEL, digits(), key=KEY, freeze=freeze, steps=1, batch_size=16)

@@ -52,3 +52,18 @@ def test_moments_follow_the_coefficients():
     assert cosine > kept
     assert (np.asarray(now[0].nu[name]) >= 0).all()
     assert int(now[0].count) == int(state[0].count)
+
+
+def test_squares_stay_squares_under_any_name():
+    """Adadelta calls them e_g and e_x: carried as means of gradients they would turn negative."""
+    model = bent()
+    rng = np.random.default_rng(0)
+    values = parameters(model)
+    state = optax.adadelta(1.0).init(values)
+    filled = jax.tree.map(lambda leaf: jnp.asarray(rng.exponential(size=leaf.shape)), state)
+    moved = model.regridded(jax.random.key(4), Grid(), new=True)
+    now = carried(filled, model, moved)
+    assert all((np.asarray(leaf) >= 0).all() for leaf in jax.tree.leaves(now))
+    name = ".generator.layers[1].basis.coefficients"
+    carries = next(i for i, part in enumerate(now) if hasattr(part, "e_g"))
+    assert not np.array_equal(now[carries].e_g[name], filled[carries].e_g[name])

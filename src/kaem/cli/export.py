@@ -43,13 +43,12 @@ def _targets() -> str:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    from ..export import export, find
+    from ..export import export, find, usual_folder
 
     settings = {name: value for name, value in vars(options).items() if name in _FLAGS}
     find(options.to, settings, {name: flag for name, (flag, _, _) in _FLAGS.items()})
     source = Path(options.run)
-    place = source if source.is_dir() else source.parent
-    folder = Path(options.output) if options.output else place / "export" / options.to
+    folder = Path(options.output) if options.output else usual_folder(source, options.to)
 
     def show(found: dict[str, Any]) -> None:
         results = found["results"]

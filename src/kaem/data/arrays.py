@@ -85,8 +85,11 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
     except _DAMAGE as error:
         if isinstance(error, UserError):
             raise
-        objects = "Object arrays" in str(error) or "Cannot load file" in str(error)
-        reason = "it holds Python objects" if objects else str(error)
+        reason = str(error).rstrip(".")
+        if "Object arrays" in reason or "Cannot load file" in reason:
+            reason = "it holds Python objects"
+        elif "allow_pickle" in reason:
+            reason = "it does not begin as one"
         raise UserError(
             f"{path} is not a readable NumPy file: {reason}. It may be truncated or another format; "
             "save plain numeric arrays with np.save or np.savez."

@@ -20,7 +20,7 @@ from .text import identifier
 from .verilog import Verilog
 from .writing import stale_files, write_together
 
-__all__ = ["TARGETS", "Quantised", "Target", "export", "find", "quantise"]
+__all__ = ["TARGETS", "Quantised", "Target", "export", "find", "quantise", "usual_folder"]
 
 TARGETS: dict[str, Target] = {
     "lut": Lut(),
@@ -74,7 +74,7 @@ def export(
     aim = find(target, settings)
     identifier(name)
     model = source if hasattr(source, "readable") else load(getattr(source, "model_file", source))
-    folder = _place(source, target) if folder is None else Path(folder)
+    folder = usual_folder(source, target) if folder is None else Path(folder)
     model, settings = model.readable("export"), {**aim.settings, **settings}
     subject = aim.subject(model, **settings)
     contents = aim.files(subject, name)
@@ -97,14 +97,20 @@ def export(
     return {"results": results, "files": files}
 
 
-def _place(source: Any, target: str) -> Path:
-    """Return the usual folder for a target: in a run's folder, or beside a model file."""
+def usual_folder(source: Any, target: str) -> Path:
+    """Return where a target usually goes: into a run's folder, or beside a model file."""
     if hasattr(source, "readable"):
         raise UserError(
             "a model that is in no file has no folder of its own; say which one to write into."
         )
     path = Path(getattr(source, "model_file", source))
-    return (path if path.is_dir() else path.parent) / "export" / target
+    place = (path if path.is_dir() else path.parent) / "export"
+    if place.is_symlink():
+        raise UserError(
+            f"{place} is a link, and nothing is written outside of the run: put a folder in its place, or "
+            "say which folder to write into."
+        )
+    return place / target
 
 
 def _judge(verification: dict[str, Any], folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Draw figures of a run: what `kaem plot` does."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
 
 from ..data.arrays import Split
@@ -15,7 +16,7 @@ BETWEEN = ("samples", "data", "modes")
 
 
 def plot(
-    run: RunFolder,
+    run: RunFolder | str | PathLike[str],
     figures: str | Sequence[str] = "all",
     *,
     folder: Path | None = None,
@@ -39,6 +40,7 @@ def plot(
     says what the ends of an interpolation are: samples, data or modes. `examples` are rows of the
     data, which are those of `split` of the run's own or of `data`. `seed` is that of draws and chains.
     """
+    run = RunFolder.open(run)
     everything = figures in ("all", ["all"])
     names = list(FIGURES) if everything else list(dict.fromkeys(_listed(figures)))
     unknown = [name for name in names if name not in FIGURES]

@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ _FORMS = 12  # closed forms shown, of the most influential coordinates
 
 
 def report(
-    run: RunFolder,
+    run: RunFolder | str | PathLike[str],
     output: Path | None = None,
     data: str | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -32,6 +33,7 @@ def report(
     **Arguments:** `output` is the page, by default `report.html` in the run; `data` is where examples
     come from, if not from the run's own data; `say` is told what is being done.
     """
+    run = RunFolder.open(run)
     run.check_folders()
     measured = _metrics(run, say)
     gallery = Gallery(run, source=data)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain, count
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ _SETTINGS = {
 
 
 def evaluate(
-    run: RunFolder,
+    run: RunFolder | str | PathLike[str],
     *,
     fid: bool = False,
     kid: bool = False,
@@ -67,6 +68,7 @@ def evaluate(
     are extrapolated from; `proposals`, `temperatures` and `steps` are the effort of likelihoods and chains;
     `seed` is that of all draws; `report` is told of progress, and `say` of what is worth a line.
     """
+    run = RunFolder.open(run)
     if likelihood:
         estimator(likelihood)
         metrics = [*metrics, f"likelihood-{likelihood}"]

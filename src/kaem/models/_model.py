@@ -33,6 +33,13 @@ def as_float(x: Array) -> Float[Array, "..."]:
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a noise is one: also an array of one number, as one that was learned is."""
+    return isinstance(value, int | float | np.floating) or (
+        eqx.is_array(value) and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)
+    )
+
+
 class AbstractModel(eqx.Module):
     """What training, files and commands ask of a model.
 
@@ -141,8 +148,10 @@ class LatentModel(AbstractModel):
     generator_noise: eqx.AbstractVar[float]  # sigma_epsilon
 
     def __check_init__(self) -> None:
+        if isinstance(self.noise, jax.core.Tracer):  # of a model made within compiled code
+            return
         noises = (self.noise, self.generator_noise)
-        numbers = all(isinstance(n, int | float) and isfinite(n) for n in noises)
+        numbers = all(_is_number(n) and isfinite(n) for n in noises)
         if not numbers or self.noise <= 0 or self.generator_noise < 0:
             raise ValueError(
                 "noise must be positive and generator_noise non-negative, both finite numbers, got "

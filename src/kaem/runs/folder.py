@@ -33,6 +33,9 @@ class RunFolder:
         self.samples = self.path / "samples"
         self.figures = self.path / "figures"
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Return an existing run, or say what is missing."""

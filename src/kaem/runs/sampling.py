@@ -52,7 +52,7 @@ def sample(
     """
     check_request(n, output)
     path = None if output is None else Path(output)
-    model = source if hasattr(source, "sample") else load(source)
+    model = load(source) if isinstance(source, str | PathLike) else source
     _check(model, n, path, noise)
     x = np.concatenate(list(draws(model, n, seed, noise)))
     if not np.isfinite(x).all():

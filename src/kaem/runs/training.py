@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ class Watcher:
 
 
 def train(
-    what: str,
+    what: str | PathLike[str],
     out: str | PathLike[str] | None = None,
     *,
     resume: bool = False,
@@ -179,7 +179,7 @@ def train(
     `kaem.settings_of`: `data`, `config`, `set`, `prior_from`, `freeze_prior`, `finetune`, `steps` and
     `seed`. Ctrl-C, or SIGTERM, ends training in good order, with a checkpoint.
     """
-    watcher = watcher or Watcher()
+    watcher, what = watcher or Watcher(), fspath(what)
     path = Path(out) if out is not None else Path("runs") / Path(what).stem
     run = RunFolder.open(path) if resume else RunFolder(path)
     if not resume:

@@ -96,9 +96,13 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
         if option in (bool, int, str) and type(value) is option:
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
-                raise UserError(f"{name} must be a finite number, got {value}.")
-            return float(value)
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if not math.isfinite(number):
+                raise UserError(f"{name} must be a finite number, got {str(value)[:80]}.")
+            return number
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(option)
             if inner[-1] is ...:

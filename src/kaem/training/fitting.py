@@ -15,7 +15,7 @@ from ..models import AbstractModel, as_float
 from .loop import Plan, initial_state, rows, updates
 from .optimiser import Adam, Optimiser
 from .parameters import Where
-from .upkeep import Upkeep
+from .upkeep import Upkeep, is_new
 
 
 def _copied(model: Any) -> Any:
@@ -97,6 +97,11 @@ def fit(
             "training needs steps, batch_size and log_every of at least 1, got "
             f"{steps}, {batch_size} and {log_every}."
         )
+    if freeze is not None and not _selects(freeze, model):
+        raise ValueError(
+            "freeze must be a function that selects arrays of the model, such as `lambda model: "
+            f"model.prior`; {freeze!r} selects none."
+        )
     x = _examples(x, "x", model, batch_size)
     model = _copied(model)
     plan = Plan(
@@ -107,8 +112,7 @@ def fit(
         optimiser=optimiser or Adam(),
         upkeep=upkeep or Upkeep(),
         freeze=freeze,
-        # What was prepared has been fitted, loaded or at least sampled from.
-        new=len(jax.tree.leaves(model)) == len(jax.tree.leaves(model.trainable())),
+        new=is_new(model),
         log_every=log_every,
     )
     state = initial_state(model, plan, len(x))
@@ -128,6 +132,12 @@ def fit(
         if callback is not None and callback(dict(history[-1]), _copied(state.model)):
             break
     return state.model.prepared(), history
+
+
+def _selects(freeze: Any, model: AbstractModel) -> bool:
+    """Whether `freeze` selects arrays that could be trained."""
+    own = {id(leaf) for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))}
+    return callable(freeze) and any(id(leaf) in own for leaf in jax.tree.leaves(freeze(model)))
 
 
 def _examples(x: Any, name: str, model: AbstractModel, batch_size: int) -> np.ndarray:

@@ -56,6 +56,14 @@ class Upkeep:
                 raise ValueError(f"upkeep.{name} must be positive, got {getattr(self, name)}.")
 
 
+def is_new(model: Any) -> bool:
+    """Return whether a model seems to have learned nothing yet: nothing is prepared, and no grid has moved."""
+    if len(jax.tree.leaves(model)) != len(jax.tree.leaves(model.trainable())):
+        return False
+    grids = [np.asarray(leaf) for name, leaf in named(model).items() if name.endswith(".grid")]
+    return all(np.ptp(np.diff(grid), axis=-1).max() < 1e-3 * np.ptp(grid) for grid in grids)
+
+
 def carried(optimiser: Any, before: Any, after: Any) -> Any:
     """Return running means of gradients in terms of the coefficients on new grids.
 
@@ -76,7 +84,8 @@ def carried(optimiser: Any, before: Any, after: Any) -> Any:
         matrix = next((maps[key] for key in keys if key in maps), None)
         if matrix is None or getattr(leaf, "ndim", 0) != 3:
             return leaf
-        squares = any(key in _SQUARES for key in keys)
+        # By its name, or because nothing in it is negative, as means of gradients always are in part.
+        squares = any(key in _SQUARES for key in keys) or np.min(leaf) >= 0
         linear = matrix**2 if squares else matrix
         moments = np.asarray(leaf, np.float64).transpose(1, 0, 2) @ linear
         return as_array(moments.transpose(1, 0, 2))
