@@ -19,6 +19,8 @@ def assert_drawn(path, width):
     assert abs(pixels.shape[1] - 150 * width) <= 1
     ink = (pixels < 250).any(axis=2)
     assert 0.005 < ink.mean() < 0.95
+    for edge in (ink[:2], ink[-2:], ink[:, :2], ink[:, -2:]):
+        assert not edge.any()  # nothing is cut off
     rows, columns = (n // 2 for n in ink.shape)
     for half in (ink[:rows], ink[rows:], ink[:, :columns], ink[:, columns:]):
         assert half.any()

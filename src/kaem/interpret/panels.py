@@ -32,9 +32,12 @@ def annotate(
 
 def legend_below(figure: Any, lines: dict[str, Any], columns: int = 3) -> None:
     """Put one legend for all panels below them; `lines` are what is drawn, by its name."""
+    # An entry is about as wide as its longest name and its line: 0.07 inches a letter, and 0.7.
+    fitting = int(figure.get_figwidth() / (0.7 + 0.07 * max(map(len, lines))))
     figure.legend(
         lines.values(), lines.keys(),
-        loc="outside lower center", ncols=min(columns, len(lines)), fontsize=8, frameon=False,
+        loc="outside lower center", ncols=max(1, min(columns, len(lines), fitting)),
+        fontsize=8, frameon=False,
     )  # fmt: skip
 
 

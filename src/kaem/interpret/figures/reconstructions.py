@@ -63,7 +63,7 @@ def reconstruction_sheet(found: Reconstructions, path: Path) -> None:
         f"{len(x)} examples {found.squared_error.mean():.3g}",
         fontsize=8,
     )
-    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.01, hspace=0.01)
+    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
     save_figure(figure, path)
 
 

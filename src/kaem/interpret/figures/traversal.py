@@ -119,6 +119,8 @@ def draw_traversal(strips: Sequence[Traversal], path: Path, base: str = "their m
     )
     lines = {"learned density": learned, r"reference $\pi_0$": dashed, "where the images are": dots}
     legend_below(figure, lines)
+    # The first layout finds how wide tick labels are, the second makes room for them.
+    figure.draw_without_rendering()
     save_figure(figure, path)
 
 
