@@ -135,3 +135,10 @@ def test_members_that_are_no_arrays_are_refused(tmp_path):
         file.writestr("x.npy", b"this is no array")
     with pytest.raises(UserError, match="no array"):
         load(str(path))
+
+
+def test_a_text_called_npy_is_not_said_to_be_pickled(tmp_path):
+    (tmp_path / "a.npy").write_text("1,2,3\n")
+    with pytest.raises(UserError, match="it does not begin as one") as refused:
+        load(str(tmp_path / "a.npy"))
+    assert "pickle" not in str(refused.value)

@@ -544,3 +544,10 @@ def test_sets_that_were_scaled_differently_are_noticed():
             checked_pair(IMAGES, bad, ("real", "fake"))
     dark = np.zeros_like(IMAGES)
     checked_pair(dark, dark)
+
+
+def test_an_array_called_npz_is_refused(tmp_path):
+    np.save(tmp_path / "w.npy", np.ones(3))
+    (tmp_path / "w.npy").rename(tmp_path / "w.npz")
+    with pytest.raises(UserError, match=r"not a readable \.npz file of weights"):
+        read_weights(tmp_path / "w.npz")

@@ -161,3 +161,8 @@ def test_a_model_has_parts_that_it_can_use(preset, assignment, message):
     with pytest.raises(UserError) as refused:
         Settings.from_dict(values)
     assert message in str(refused.value)
+
+
+def test_a_number_that_no_float_holds_is_refused():
+    with pytest.raises(UserError, match=r"model\.noise must be a finite number"):
+        Settings.from_dict({"model": {"noise": 10**400}})
