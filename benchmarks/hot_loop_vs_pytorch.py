@@ -1,4 +1,4 @@
-"""The Langevin hot loop of the `svhn` preset against PyTorch eager, taking turns in one run.
+"""The Langevin hot loop of the `svhn-paper` preset against PyTorch eager, taking turns in one run.
 
     .venv/bin/python benchmarks/hot_loop_vs_pytorch.py TORCH_PYTHON [REPEATS]
 
@@ -32,7 +32,7 @@ def main(python, repeats=9):
 
         return call
 
-    loops, _ = hot_loops(preset("svhn"))
+    loops, _ = hot_loops(preset("svhn-paper"))
     variants = {
         "kaem": loops["hot_loop"],
         "pytorch": ask("run"),

@@ -1,7 +1,7 @@
 """The Langevin hot loop in PyTorch eager, channels-last: a worker for `hot_loop_vs_pytorch.py`.
 
 Runs in an environment of its own with torch. Reads lines from stdin: `run` times one call, `gemm`
-one matrix product; answers with seconds. Same sizes as the `svhn` preset: batch 50, 40 ULA steps,
+one matrix product; answers with seconds. Same sizes as the `svhn-paper` preset: batch 50, 40 ULA steps,
 Q = 81 coordinates of P = 40 Morlet components, a 128-64-32 generator.
 """
 

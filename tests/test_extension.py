@@ -280,12 +280,12 @@ def test_a_dataset(registered, tmp_path, capsys, monkeypatch):
     kaem_command("data", "list")
     assert "fives" in capsys.readouterr().out
     kaem_command("data", "check", "fives")
-    settings = kaem.settings_of("quickstart", data="fives", steps=2)
+    settings = kaem.settings_of("digits-kan", data="fives", steps=2)
     assert settings.data.name == "fives"
 
 
 def test_a_preset(registered, images, tmp_path, capsys):
-    values = kaem.settings.read_preset("quickstart") | {"data": {"name": images}}
+    values = kaem.settings.read_preset("digits-kan") | {"data": {"name": images}}
     registered(PRESETS, "mine", values | {"learner": {"samples": 40, "resampler": "none"}})
     assert "mine" in told(capsys, "train")
     run = trained("mine", tmp_path, **{"learner.samples": ...})

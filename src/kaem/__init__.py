@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from .interpret.closed_forms import with_closed_forms as with_closed_forms
     from .interpret.plotting import plot as plot
     from .interpret.report import report as report
+    from .layers import DenseEncoder as DenseEncoder
+    from .layers import Encoder as Encoder
     from .learning import AbstractLearner as AbstractLearner
+    from .learning import Encoded as Encoded
     from .learning import ImportanceSampling as ImportanceSampling
     from .learning import Langevin as Langevin
     from .learning import Thermodynamic as Thermodynamic
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from .priors import MixturePrior as MixturePrior
     from .priors import UnivariatePrior as UnivariatePrior
     from .run import Run as Run
+    from .runs import align as align
     from .runs import sample as sample
     from .runs import settings_of as settings_of
     from .runs import train as train
@@ -46,13 +50,20 @@ _ROOMS = {
     "interpret.closed_forms": ("symbolic", "with_closed_forms"),
     "interpret.plotting": ("plot",),
     "interpret.report": ("report",),
-    "learning": ("AbstractLearner", "ImportanceSampling", "Langevin", "Thermodynamic"),
+    "layers": ("DenseEncoder", "Encoder"),
+    "learning": (
+        "AbstractLearner",
+        "Encoded",
+        "ImportanceSampling",
+        "Langevin",
+        "Thermodynamic",
+    ),
     "loading": ("load", "load_prior"),
     "metrics": ("evaluate", "log_likelihood"),
     "models": ("KAEM",),
     "priors": ("MixturePrior", "UnivariatePrior"),
     "run": ("Run",),
-    "runs": ("sample", "settings_of", "train"),
+    "runs": ("align", "sample", "settings_of", "train"),
     "runs.comparing": ("compare",),
     "serialisation": ("register",),
     "training": ("Adam", "Grid", "Upkeep", "fit"),

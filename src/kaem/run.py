@@ -12,7 +12,7 @@ from .interpret.closed_forms import Symbolic, symbolic
 from .interpret.plotting import plot
 from .interpret.report import report
 from .metrics import evaluate
-from .runs import RunFolder, sample
+from .runs import RunFolder, align, sample
 
 
 class Run(RunFolder):
@@ -29,6 +29,10 @@ class Run(RunFolder):
     def evaluate(self, **options: Any) -> dict[str, Any]:
         """Measure the model, and keep what was found in `metrics.json`; see `kaem.evaluate`."""
         return evaluate(self, **options)
+
+    def align(self, out: str | PathLike[str], **options: Any) -> "Run":
+        """Write a run whose prior is where the posterior is, folded into the generator; see `kaem.align`."""
+        return Run(align(self.path, out, **options).run.path)
 
     def plot(self, *figures: str | Sequence[str], **options: Any) -> list[Path]:
         """Draw figures by name, by default all that apply; see `kaem.plot`."""

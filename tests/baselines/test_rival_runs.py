@@ -135,16 +135,23 @@ def test_presets_are_the_papers():
         "celeba": ((256, 128, 64, 32), (16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 512),
     }
     for name, (generator, encoder, channels, time) in tables.items():
-        vae, ebm, ddpm = (Settings.from_dict(read_preset(f"{kind}-{name}")) for kind in KINDS)
+        vae, ebm, ddpm = (
+            Settings.from_dict(read_preset(preset))
+            for preset in (f"vae-{name}-paper", f"neural-ebm-{name}", f"ddpm-{name}")
+        )
         for settings in (vae, ebm):
             assert settings.arguments["generator"]["widths"] == generator
             assert settings.arguments["prior"]["coordinates"] == 81
-            assert settings.arguments["model"]["noise"] == 0.3
+        assert ebm.arguments["model"]["noise"] == 0.3
+        pixels = 3 * vae.data.size**2  # 0.01 weighs the mean KL of a latent in the author's loss
+        assert 2 * vae.arguments["model"]["noise"] ** 2 == pytest.approx(
+            0.01 * pixels / 81, rel=1e-3
+        )
         for settings in (vae, ebm, ddpm):
             assert (settings.training.steps, settings.training.batch_size) == (80_000, 50)
             assert settings.optimiser.generator_rate == 1e-4
             assert settings.data.size == (64 if name == "celeba" else 32)
-        assert (vae.learner().beta, vae.arguments["encoder"]["widths"]) == (0.01, encoder)
+        assert (vae.learner().beta, vae.arguments["encoder"]["widths"]) == (1.0, encoder)
         e = ebm.arguments["prior"]
         assert (e["widths"], e["steps"]) == ((200, 200), 60)
         assert (e["step_size"], e["noise_scale"]) == (0.16, 1.0)
@@ -166,7 +173,7 @@ def test_presets_are_the_papers():
         ("ddpm-digits", "model.channels=[8,8,8,8]", "divisible by 8"),
         ("ddpm-digits", "model.sampler=euler", "ancestral"),
         ("ddpm-digits", "model.sampling_steps=2000", "sampling_steps"),
-        ("quickstart", "model.kind=gan", "kaem, vae, neural-ebm, ddpm"),
+        ("digits-kan", "model.kind=gan", "kaem, vae, neural-ebm, ddpm"),
         ("vae-digits", "encoder.widths=wide", "must be a list"),
     ],
 )

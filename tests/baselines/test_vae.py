@@ -10,7 +10,7 @@ from scipy import integrate, stats
 import kaem
 from kaem import CNN
 from kaem.baselines import VAE, Encoder, EvidenceBound
-from kaem.posterior.inference import Normal
+from kaem.posterior.guess import Normal
 from kaem.training import Adam
 from support.affine import NOISE, Affine, B, W, data
 
@@ -143,6 +143,31 @@ def test_beta_weighs_the_kl():
     assert values[0.0] > values[0.01] > values[1.0]
     with pytest.raises(ValueError, match="beta"):
         EvidenceBound(-1.0)
+
+
+def test_the_authors_loss_is_ours_at_one_noise():
+    """With 2 sigma^2 = 0.01 D / Q and beta = 1, up to a factor and what no parameter changes."""
+    d, q = W.shape
+    x, key = jnp.asarray(data(50)), jax.random.key(3)
+    noise = np.sqrt(0.01 * d / q / 2)
+    model = eqx.tree_at(lambda m: m.noise, linear_vae(), noise)
+
+    def ours(model):
+        return -EvidenceBound().objective(model, x, key, {}, 0.0)[0]
+
+    def authors(model):
+        mean, log_variance = model.encoder(x)
+        made = model.decode(Normal(mean, log_variance).draw(key))
+        kl = -0.5 * jnp.mean(1 + log_variance - mean**2 - jnp.exp(log_variance))
+        return jnp.mean((x - made) ** 2) + 0.01 * kl
+
+    def slopes(loss):
+        found = eqx.filter_grad(loss)(model).encoder
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found)])
+
+    np.testing.assert_allclose(
+        2 * noise**2 / d * slopes(ours), slopes(authors), rtol=1e-4, atol=1e-7
+    )
 
 
 @pytest.mark.slow

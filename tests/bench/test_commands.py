@@ -42,6 +42,5 @@ def test_langevin_benchmarks_have_their_shape(capsys, tmp_path, name):
     assert_drawn(figure, 7.2 if name == "training" else 4.2)
     if name == "training":
         assert result["results"]["speedup_vs_plain"] > 1
-        assert 0 < result["results"]["fast_over_paper"] < 1
     else:
         assert result["results"]["memory_thermo10_gib"] < 2

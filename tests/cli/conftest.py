@@ -8,5 +8,5 @@ from support.commands import SETTINGS, kaem
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "small"
-    kaem("train", "quickstart", "--steps", 20, "--out", out, "--json", *SETTINGS)
+    kaem("train", "digits-kan", "--steps", 20, "--out", out, "--json", *SETTINGS)
     return out

@@ -31,7 +31,7 @@ def test_train_leaves_the_run_folder_of_the_design(trained):
 
 def test_an_existing_run_is_refused_and_untouched(trained, capsys):
     before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
-    assert main(["train", "quickstart", "--out", str(trained)]) == 2
+    assert main(["train", "digits-kan", "--out", str(trained)]) == 2
     assert "--resume" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
 
@@ -42,7 +42,7 @@ def test_a_model_is_never_overwritten_by_going_backwards(trained, tmp_path, caps
     shutil.copytree(trained, copy)
     shutil.rmtree(copy / "checkpoints")
     before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
-    resume = ["train", "quickstart", "--out", str(copy), "--resume", "--no-report"]
+    resume = ["train", "digits-kan", "--out", str(copy), "--resume", "--no-report"]
     assert main([*resume, "--steps", "25"]) == 2
     message = capsys.readouterr().err
     assert "model of step 20" in message
@@ -64,18 +64,18 @@ def test_a_model_is_never_overwritten_by_going_backwards(trained, tmp_path, caps
 def test_resume_extends_a_run(trained, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
-    kaem("train", "quickstart", "--out", copy, "--resume", "--steps", 30, "--no-report")
+    kaem("train", "digits-kan", "--out", copy, "--resume", "--steps", 30, "--no-report")
     assert RunFolder(copy).history()[-1]["step"] == 30
     assert RunFolder(copy).settings().training.steps == 30
-    kaem("train", "mnist", "--out", copy, "--resume", code=2)
-    assert "is a run of 'quickstart'" in capsys.readouterr().err
+    kaem("train", "mnist-paper", "--out", copy, "--resume", code=2)
+    assert "is a run of 'digits-kan'" in capsys.readouterr().err
     for change in (["--set", "model.noise=1"], ["--steps", 10]):
-        kaem("train", "quickstart", "--out", copy, "--resume", *change, code=2)
+        kaem("train", "digits-kan", "--out", copy, "--resume", *change, code=2)
 
 
 def test_dry_run_writes_nothing(tmp_path, capsys):
     out = tmp_path / "dry"
-    assert main(["train", "quickstart", "--dry-run", "--json", "--out", str(out), *SETTINGS]) == 0
+    assert main(["train", "digits-kan", "--dry-run", "--json", "--out", str(out), *SETTINGS]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert not out.exists()
     assert plan["latents"] == [3, 1]
@@ -116,7 +116,7 @@ def test_data_that_is_no_image_trains_without_sheets(tmp_path, capsys):
 def test_wrong_shape_for_a_run_is_refused(trained, capsys, tmp_path):
     np.save(tmp_path / "other.npy", np.zeros((300, 4, 4, 1), np.uint8))
     other = ["--data", tmp_path / "other.npy", "--steps", 30]
-    kaem("train", "quickstart", "--out", trained, "--resume", *other, code=2)
+    kaem("train", "digits-kan", "--out", trained, "--resume", *other, code=2)
     assert "data differs" in capsys.readouterr().err
 
 
@@ -132,20 +132,20 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch, capsys):
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", sometimes_full)
-    assert main(["train", "quickstart", "--steps", "30", "--out", str(out), *SETTINGS]) == 2
+    assert main(["train", "digits-kan", "--steps", "30", "--out", str(out), *SETTINGS]) == 2
     message = capsys.readouterr().err
     assert "No space left on device" in message
     assert "Traceback" not in message
     monkeypatch.setattr(os, "fsync", real)
     assert not [p for p in out.rglob("*") if ".tmp" in p.name]
-    assert main(["train", "quickstart", "--out", str(out), "--resume", "--no-report"]) == 0
+    assert main(["train", "digits-kan", "--out", str(out), "--resume", "--no-report"]) == 0
     assert RunFolder(out).history()[-1]["step"] == 30
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path):
     """On a real pseudo-terminal."""
     leader, follower = pty.openpty()
-    train = ["train", "quickstart", "--steps", "10", "--out", str(tmp_path / "r"), *SETTINGS]
+    train = ["train", "digits-kan", "--steps", "10", "--out", str(tmp_path / "r"), *SETTINGS]
     streams = {"stdout": follower, "stderr": follower}
     terminal = os.environ | {"COLUMNS": "150", "TERM": "xterm"}
     process = subprocess.Popen([sys.executable, "-m", "kaem", *train], **streams, env=terminal)

@@ -35,7 +35,7 @@ def test_photographs_of_any_size_train_an_rgb_preset(tmp_path, capsys, monkeypat
     # Compiling is not what is tested.
     module = importlib.import_module("kaem.runs.planning")
     monkeypatch.setattr(module, "updates", lambda state, x, plan: iter([None, None]))
-    assert main(["train", "svhn-fast", "--data", photos, "--dry-run", "--json"]) == 0
+    assert main(["train", "svhn-paper", "--data", photos, "--dry-run", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["data"]["shape"] == [60, 32, 32, 3]
     assert "note: 12 of 60 images" in shown.err
@@ -45,11 +45,11 @@ def test_photographs_of_any_size_train_an_rgb_preset(tmp_path, capsys, monkeypat
 def test_bad_data_for_an_rgb_preset(tmp_path, capsys):
     rng = np.random.default_rng(0)
     grey = folder(tmp_path / "grey", rng.integers(0, 256, (60, 32, 32), dtype=np.uint8))
-    message = refused(capsys, "svhn", "--data", grey, "--out", str(tmp_path / "r"))
+    message = refused(capsys, "svhn-paper", "--data", grey, "--out", str(tmp_path / "r"))
     assert "grey" in message
     assert "data.channels=1" in message
     few = folder(tmp_path / "few", rng.integers(0, 256, (10, 32, 32, 3), dtype=np.uint8))
-    message = refused(capsys, "svhn", "--data", few, "--out", str(tmp_path / "r"))
+    message = refused(capsys, "svhn-paper", "--data", few, "--out", str(tmp_path / "r"))
     assert "10 of the 50 examples" in message
     assert not (tmp_path / "r").exists()
 
@@ -71,7 +71,7 @@ def test_bad_settings_for_a_thermodynamic_run(tmp_path, capsys, settings, messag
     data = tmp_path / "x.npy"
     np.save(data, np.zeros((60, 32, 32, 3), np.uint8))
     options = [part for s in settings for part in ("--set", s)]
-    arguments = ["svhn-thermo", "--data", str(data), "--out", str(tmp_path / "r"), *options]
+    arguments = ["svhn-paper-thermo", "--data", str(data), "--out", str(tmp_path / "r"), *options]
     assert message in refused(capsys, *arguments)
     assert not (tmp_path / "r").exists()
 
@@ -82,7 +82,7 @@ def train_blobs(tmp_path, *options):
     np.save(data, coloured())
     config.write_text(json.dumps({"settings": merge(SMALL, {"learner": THERMO})}))
     settings = ["--config", config, "--set", "data.size=8", "--set", "training.steps=8", *options]
-    kaem("train", "svhn-thermo", "--data", data, "--out", out, *settings)
+    kaem("train", "svhn-paper-thermo", "--data", data, "--out", out, *settings)
     return out
 
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from functools import partial
 
 import pytest
 
@@ -23,13 +24,19 @@ COMMANDS = sorted({(name, line) for name, text in PAGES.items() for line in comm
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """A run of the quickstart that was hardly trained, as `runs/demo`."""
+def trained(tmp_path_factory):
+    """Return runs that were hardly trained, by the names that pages give them, made when asked for."""
     import kaem
 
-    folder = tmp_path_factory.mktemp("demo") / "demo"
-    kaem.train("quickstart", folder, steps=2)
-    return folder
+    presets = {"demo": "quickstart", "digits-kan": "digits-kan"}
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(name):
+        if not (folder / name).exists():
+            kaem.train(presets[name], folder / name, steps=2)
+        return folder / name
+
+    return {name: partial(run, name) for name in presets}
 
 
 SLOW = {"docs/how-to/compare.md"}  # three rivals to compile
@@ -38,9 +45,10 @@ SLOW = {"docs/how-to/compare.md"}  # three rivals to compile
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in RUN]
 )
-def test_python_of_a_page_runs(name, demo, tmp_path):
-    if any("runs/demo" in block.code for block in RUN[name]):
-        shutil.copytree(demo, tmp_path / "runs" / "demo")
+def test_python_of_a_page_runs(name, trained, tmp_path):
+    for run_name, made in trained.items():
+        if any(f"runs/{run_name}" in block.code for block in RUN[name]):
+            shutil.copytree(made(), tmp_path / "runs" / run_name)
     namespace = {"__name__": "example"}
     for block in RUN[name]:
         if block.note.startswith("shortened"):
@@ -78,12 +86,11 @@ def _check_settings(options):
     from kaem.runs import settings_of
     from kaem.settings import PRESETS
 
-    if (
-        options.verb == "train"
-        and options.what in PRESETS
-        and not (options.prior_from or options.config)
-    ):
-        settings_of(options.what, set=options.set, data=options.data)
+    if options.verb == "train" and not (options.prior_from or options.config):
+        if options.what in PRESETS:
+            settings_of(options.what, set=options.set, data=options.data)
+        elif not options.resume:
+            assert re.search(r"[./A-Z]", options.what), f"{options.what} is no preset, nor a path"
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -20,5 +20,5 @@ def tiny_run(tmp_path_factory):
     """The folder of the quickstart's model after a few updates on small digits, with its report."""
     out = tmp_path_factory.mktemp("runs") / "quick"
     sets = [a for name, value in SETTINGS.items() for a in ("--set", f"{name}={value}")]
-    assert main(["train", "quickstart", "--steps", "20", "--out", str(out), *sets]) == 0
+    assert main(["train", "digits-kan", "--steps", "20", "--out", str(out), *sets]) == 0
     return out

@@ -72,11 +72,11 @@ def test_the_report_says_what_is_known(tiny_run, tmp_path, capsys, no_search):
     assert "12.5 ± 0.25" in text
     assert "12 to 13" in text
     assert "too few &lt;samples&gt;" in text
-    assert "quickstart, 20 updates" in text
+    assert "digits-kan, 20 updates" in text
     assert "5 x 2 rbf densities" in text
-    assert "kaem train quickstart --config run/config.json --out run-again" in text
+    assert "kaem train digits-kan --config run/config.json --out run-again" in text
     # The command is one that repeats the run: same settings, same bytes.
-    again = ["train", "quickstart", "--config", str(run / "config.json"), "--no-report"]
+    again = ["train", "digits-kan", "--config", str(run / "config.json"), "--no-report"]
     assert main([*again, "--out", str(tmp_path / "again")]) == 0
     files = [(folder / "model.safetensors").read_bytes() for folder in (run, tmp_path / "again")]
     assert files[0] == files[1]

@@ -9,5 +9,5 @@ from support.commands import SETTINGS, kaem
 def trained(tmp_path_factory):
     """A run of a few updates, whose `metrics.json` tests may write."""
     out = tmp_path_factory.mktemp("evaluate") / "run"
-    kaem("train", "quickstart", "--out", out, "--steps", 20, *SETTINGS)
+    kaem("train", "digits-kan", "--out", out, "--steps", 20, *SETTINGS)
     return out

@@ -177,7 +177,7 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_run(
     shutil.rmtree(run / name, ignore_errors=True)
     outside.mkdir()
     (run / name).symlink_to(outside)
-    config = ["train", "quickstart", "--out", str(run), "--resume", "--steps", "30"]
+    config = ["train", "digits-kan", "--out", str(run), "--resume", "--steps", "30"]
     for command in (
         ["evaluate", str(run), "--samples", "100"], ["plot", str(run), "training"],
         ["report", str(run)], ["symbolic", str(run)], config,

@@ -31,7 +31,7 @@ def blobs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(blobs, tmp_path_factory):
     """A run that nothing interrupted."""
-    return train("quickstart", tmp_path_factory.mktemp("runs") / "whole", data=blobs, set=TINY).run
+    return train("digits-kan", tmp_path_factory.mktemp("runs") / "whole", data=blobs, set=TINY).run
 
 
 def test_run_folder_interrupted_and_resumed_equals_uninterrupted(blobs, whole, tmp_path):
@@ -40,12 +40,12 @@ def test_run_folder_interrupted_and_resumed_equals_uninterrupted(blobs, whole, t
             if step == 15:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    outcome = train("quickstart", tmp_path / "broken", data=blobs, set=TINY, watcher=Press())
+    outcome = train("digits-kan", tmp_path / "broken", data=blobs, set=TINY, watcher=Press())
     broken = outcome.run
     assert outcome.interrupted
     assert outcome.step == 15
     assert checkpoint.steps(broken.checkpoints)[-1] == 15
-    outcome = train("quickstart", tmp_path / "broken", resume=True)
+    outcome = train("digits-kan", tmp_path / "broken", resume=True)
     assert outcome.step == 30
     assert whole.model_file.read_bytes() == broken.model_file.read_bytes()
     numbers = [[{**r, "seconds": 0} for r in run.history()] for run in (whole, broken)]
@@ -58,7 +58,7 @@ def test_run_folder_interrupted_and_resumed_equals_uninterrupted(blobs, whole, t
 def test_resuming_on_other_data_is_refused(whole, tmp_path):
     np.save(tmp_path / "other.npy", images()[::-1])
     with pytest.raises(UserError, match="data differs"):
-        train("quickstart", whole.path, data=tmp_path / "other.npy", resume=True)
+        train("digits-kan", whole.path, data=tmp_path / "other.npy", resume=True)
 
 
 def test_a_run_is_named_by_its_path_or_by_itself(whole, tmp_path):
@@ -79,7 +79,7 @@ def test_links_lead_nowhere(whole, tmp_path):
     (victim / "state.safetensors").write_text("precious")
     last = whole.settings().training.steps
     (copy / "checkpoints" / f".{last + 10:08d}.tmp").symlink_to(victim)
-    train("quickstart", copy, resume=True, steps=last + 10)
+    train("digits-kan", copy, resume=True, steps=last + 10)
     assert (victim / "state.safetensors").read_text() == "precious"
     assert checkpoint.steps(copy / "checkpoints")[-1] == last + 10
     (copy / "export").symlink_to(victim)
@@ -90,14 +90,14 @@ def test_links_lead_nowhere(whole, tmp_path):
 
 def test_existing_runs_are_never_written_into(blobs, whole):
     with pytest.raises(UserError, match="--resume"):
-        train("quickstart", whole.path, data=blobs, set=TINY)
+        train("digits-kan", whole.path, data=blobs, set=TINY)
 
 
 def test_divergence_is_named_and_the_last_good_model_kept(blobs, tmp_path):
     wild = merge(TINY, {"optimiser": {"prior_rate": 1e30, "generator_rate": 1e30}})
     run = RunFolder(tmp_path / "r")
     with pytest.raises(TrainingDiverged, match="is not finite") as caught:
-        train("quickstart", run.path, data=blobs, set=wild)
+        train("digits-kan", run.path, data=blobs, set=wild)
     assert caught.value.step < 30
     assert str(caught.value.step + 1) in str(caught.value)
     assert all(
@@ -135,7 +135,7 @@ def command(out, *extra):
         "-c",
         KILLED,
         "train",
-        "quickstart",
+        "digits-kan",
         "--out",
         str(out),
         *sets,

@@ -27,7 +27,7 @@ def source(tmp_path_factory):
     """A run trained by Langevin chains."""
     out = tmp_path_factory.mktemp("transfer") / "source"
     chains = ["--set", "learner.kind=langevin", "--set", "learner.steps=3"]
-    assert main(["train", "quickstart", "--out", str(out), *QUICK, *chains]) == 0
+    assert main(["train", "digits-kan", "--out", str(out), *QUICK, *chains]) == 0
     return out
 
 
@@ -69,7 +69,7 @@ def test_a_new_generator_starts_on_the_prior_of_a_run(source, tmp_path, monkeypa
     original = tmp_path / "original"
     shutil.copytree(source, original)
     out = tmp_path / "new"
-    command = ["train", "quickstart", "--prior-from", str(original), "--freeze-prior"]
+    command = ["train", "digits-kan", "--prior-from", str(original), "--freeze-prior"]
     assert main([*command, "--out", str(out), *QUICK]) == 0
     taken, given = load(out), load(source)
     assert same(taken.prior.energies, given.prior.energies)
@@ -77,10 +77,10 @@ def test_a_new_generator_starts_on_the_prior_of_a_run(source, tmp_path, monkeypa
     assert RunFolder.open(out).settings().arguments["prior"]["frozen"]
     # What it started from is part of the run: it goes on without the original.
     shutil.rmtree(original)
-    assert main(["train", "quickstart", "--out", str(out), "--resume", "--steps", "40", "--no-report"]) == 0  # fmt: skip
+    assert main(["train", "digits-kan", "--out", str(out), "--resume", "--steps", "40", "--no-report"]) == 0  # fmt: skip
     assert same(load(out).prior.energies, given.prior.energies)
     # Trainable: it begins as the given one, and moves.
-    assert main(["train", "quickstart", "--prior-from", str(source), "--out", str(tmp_path / "free"), *QUICK]) == 0  # fmt: skip
+    assert main(["train", "digits-kan", "--prior-from", str(source), "--out", str(tmp_path / "free"), *QUICK]) == 0  # fmt: skip
     start = read(tmp_path / "free" / "start.safetensors")
     assert same(start.prior.energies, read(source).prior.energies)
     assert not same(load(tmp_path / "free").prior.energies, given.prior.energies)
@@ -109,12 +109,12 @@ def test_importance_sampling_goes_on_from_a_langevin_run(source, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["quickstart", "--finetune", "importance"], "got the preset"),
+        (["digits-kan", "--finetune", "importance"], "got the preset"),
         (["SOURCE"], "is a run, not data"),
-        (["quickstart", "--prior-from", "nowhere"], "no model at"),
+        (["digits-kan", "--prior-from", "nowhere"], "no model at"),
         (["vae-digits", "--prior-from", "SOURCE"], "only trained anew"),
-        (["quickstart", "--prior-from", "SOURCE", "--set", "prior.latents=3"], "keeps its form"),
-        (["quickstart", "--out", "SOURCE", "--resume", "--freeze-prior"], "its own settings"),
+        (["digits-kan", "--prior-from", "SOURCE", "--set", "prior.latents=3"], "keeps its form"),
+        (["digits-kan", "--out", "SOURCE", "--resume", "--freeze-prior"], "its own settings"),
     ],
 )
 def test_wrong_combinations_are_explained(source, tmp_path, capsys, arguments, message):

@@ -48,6 +48,7 @@ def test_a_run_folder_opens():
         "prior": "univariate",
         "generator": "kan",
         "learner": "importance",
+        "encoder": "none",
     }
     assert settings.learner() == kaem.ImportanceSampling(16, 0.5, "none")
     assert settings.arguments["model"]["noise"] == 0.3
@@ -67,6 +68,21 @@ def test_commands_take_such_a_run(tmp_path, capsys):
     assert found["progress"] == "step 20 of 20"
     assert found["checkpoints"] == [20]
     assert found["versions"]["kaem"] == "0.1.0"
+
+
+@pytest.mark.parametrize("what", ["svhn-thermo", "svhn-fast"])
+def test_a_run_of_a_preset_that_is_no_more_goes_on(what, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(FILES / "run", copy)
+    record = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(record | {"what": what}))
+    options = ["--out", str(copy), "--resume", "--data", str(FILES / "examples.npy")]
+    assert main(["train", what, *options, "--steps", "25", "--no-report"]) == 0
+    run = RunFolder.open(copy)
+    assert run.step() == 25
+    assert run.record()["what"] == what
+    assert main(["train", "svhn-paper", *options]) == 2
+    assert f"continue it with `kaem train {what}" in capsys.readouterr().err
 
 
 def test_such_a_run_goes_on(tmp_path, capsys):

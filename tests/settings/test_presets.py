@@ -13,7 +13,7 @@ def preset(name):
 
 
 def test_presets_are_table_hp_nist():
-    for name in ("mnist", "fashion-mnist", "mnist-uniform", "mnist-none"):
+    for name in ("mnist-paper", "fashion-mnist-paper", "mnist-paper-uniform", "mnist-paper-none"):
         settings, m, p, g = preset(name)
         t, o, grid, learner = (
             settings.training,
@@ -52,7 +52,7 @@ def test_every_preset_makes_a_model(name):
 
 def test_rgb_presets_are_the_papers():
     for name in ("svhn", "cifar10", "celeba"):
-        for suffix in ("", "-thermo", "-fast"):
+        for suffix in ("-paper", "-paper-thermo"):
             settings, m, p, g = preset(name + suffix)
             learner, t = settings.learner(), settings.training
             assert (settings.kinds["prior"], p["basis"]) == ("mixture", "morlet")
@@ -70,12 +70,11 @@ def test_rgb_presets_are_the_papers():
             assert g["widths"] == widths[name]
             assert (t.batch_size, m["noise"], learner.step_size) == (50, 0.3, 0.01)
             assert settings.data.size == (64 if name == "celeba" else 32)
-            if suffix != "-fast":
-                assert (learner.steps, learner.persistent, t.steps) == (40, False, 80_000)
-                assert settings.optimiser.generator_rate == 1e-4
-                assert settings.optimiser.prior_rate == 2e-5
-                assert settings.data.limit == 40_000
-            if suffix == "-thermo":
+            assert (learner.steps, learner.persistent, t.steps) == (40, False, 80_000)
+            assert settings.optimiser.generator_rate == 1e-4
+            assert settings.optimiser.prior_rate == 2e-5
+            assert settings.data.limit == 40_000
+            if suffix == "-paper-thermo":
                 assert settings.kinds["learner"] == "thermodynamic"
                 assert learner.temperatures == 10
                 assert (learner.p_start, learner.p_end, learner.cycles) == (2, 0.5, 0)

@@ -40,7 +40,7 @@ def test_how_functions_begin_can_be_set_of_prior_and_generator():
 
 
 def test_settings_survive_json():
-    settings = Settings.from_dict(override(read_preset("quickstart"), "prior.domain=[-2, 2]"))
+    settings = Settings.from_dict(override(read_preset("digits-kan"), "prior.domain=[-2, 2]"))
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     for name, value in (("activation", None), ("reference", "none")):
         changed = Settings.from_dict(override(TINY, f"prior.{name}=none"))
@@ -129,7 +129,7 @@ def test_names_that_are_nearly_right_are_told(assignment, message):
 
 
 def test_another_kind_drops_what_it_does_not_have():
-    values = read_preset("svhn-thermo")
+    values = read_preset("svhn-paper-thermo")
     values = override(values, "learner.kind=langevin")
     settings = Settings.from_dict(values)
     assert settings.learner() == Langevin(steps=40, step_size=0.01, sampler="ula")
@@ -151,7 +151,7 @@ def test_another_kind_drops_what_it_does_not_have():
     [
         ("vae-digits", "prior.kind=univariate", "must be one of normal, got 'univariate'"),
         ("neural-ebm-digits", "prior.kind=normal", "must be one of neural, got 'normal'"),
-        ("quickstart", "prior.kind=neural", "must be one of univariate, mixture, got 'neural'"),
+        ("digits-kan", "prior.kind=neural", "must be one of univariate, mixture, got 'neural'"),
     ],
 )
 def test_a_model_has_parts_that_it_can_use(preset, assignment, message):

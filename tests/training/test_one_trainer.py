@@ -17,6 +17,7 @@ from kaem.settings import Settings, merge, read_preset
 from kaem.training.parameters import named
 from support.chains import SMALL, coloured
 from support.compilations import compilations
+from support.encoders import ENCODED
 from support.models import digits, small
 from support.training import TINY, same, tiny
 
@@ -27,11 +28,11 @@ PERSISTENT = merge(SMALL, {"learner": {"persistent": True}, "prior": {"cells": 2
 
 def chains():
     values = merge(PERSISTENT, {"training": SHORT})
-    return "svhn", merge(values, {"data": {"size": 8, "limit": None}}), coloured()
+    return "svhn-paper", merge(values, {"data": {"size": 8, "limit": None}}), coloured()
 
 
 def digits_of_kan():
-    return "quickstart", merge(TINY, {"training": SHORT}), load_data("mnist5k", limit=200)
+    return "digits-kan", merge(TINY, {"training": SHORT}), load_data("mnist5k", limit=200)
 
 
 def encoder():
@@ -45,7 +46,13 @@ def encoder():
     return "vae-digits", sections, coloured()
 
 
-@pytest.mark.parametrize("case", [digits_of_kan, chains, encoder])
+def aligned():
+    """An encoder, averaged weights, and alignment at steps 4, 8 and 12."""
+    sections = merge(ENCODED, {"data": {"limit": None, "size": 8, "channels": 3}})
+    return "svhn", merge(sections, {"training": SHORT}), coloured()
+
+
+@pytest.mark.parametrize("case", [digits_of_kan, chains, encoder, aligned])
 def test_the_same_objects_data_and_seed_give_the_same_bits(case, tmp_path):
     what, changes, x = case()
     np.save(tmp_path / "x.npy", x)
@@ -165,6 +172,6 @@ def test_what_is_frozen_keeps_its_bits_and_the_rest_is_trained():
 
 def test_training_starts_from_the_preset_it_is_given():
     """`settings_of` and what a run records are the same settings."""
-    settings = kaem.settings_of("quickstart", steps=7, seed=5)
-    expected = merge(read_preset("quickstart"), {"training": {"steps": 7, "seed": 5}})
+    settings = kaem.settings_of("digits-kan", steps=7, seed=5)
+    expected = merge(read_preset("digits-kan"), {"training": {"steps": 7, "seed": 5}})
     assert settings == Settings.from_dict(expected)

@@ -6,16 +6,16 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ..generators import AbstractGenerator
-from ..layers import Encoder
+from ..layers import AbstractEncoder
 from ..learning import AbstractLearner, EvidenceBound
 from ..methods import ARGUMENT
 from ..models import LatentModel
-from ..posterior.inference import Normal
+from ..posterior.guess import Normal
 from ..priors import NormalPrior
 
 
 class VAE(LatentModel):
-    """A variational autoencoder: `NormalPrior`, a generator, an `Encoder` and observation noise."""
+    """A variational autoencoder: `NormalPrior`, a generator, an encoder and observation noise."""
 
     usual: ClassVar[dict[str, str]] = {
         "learner": "evidence-bound",
@@ -29,12 +29,19 @@ class VAE(LatentModel):
 
     prior: NormalPrior
     generator: AbstractGenerator
-    encoder: Encoder
+    encoder: AbstractEncoder
     noise: float = eqx.field(metadata=ARGUMENT)
     generator_noise: float = eqx.field(static=True)
 
-    def __init__(self, encoder: Encoder, generator: AbstractGenerator, noise: float = 0.1) -> None:
+    def __init__(
+        self, encoder: AbstractEncoder, generator: AbstractGenerator, noise: float = 0.1
+    ) -> None:
         """Put the parts together; `noise` is sigma, the likelihood's scale."""
+        if encoder.mixing_matrix is not None:
+            raise ValueError(
+                "the latents of a VAE are independent under its encoder, but this one mixes them; leave "
+                "encoder.mixing out."
+            )
         self.encoder, self.generator = encoder, generator
         self.prior = NormalPrior(encoder.latents)
         self.noise, self.generator_noise = noise, 0.0

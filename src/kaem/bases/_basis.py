@@ -12,7 +12,7 @@ evaluated once per input and `layer` and `curves` are matrix products.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -75,6 +75,16 @@ class AbstractBasis(eqx.Module):
     def regrid(self, samples: Samples, ratio: float, bounds: Bounds, change: float | None) -> Self:
         """Adapt to where the inputs are, preserving the functions. Wavelets learn theirs."""
         return self
+
+    def reordered(self, order: Sequence[int]) -> Self:
+        """Return the functions of the outputs in another order: the first of the new is `order[0]`."""
+
+        def chosen(path: Any, leaf: Any) -> Any:
+            own = path[-1].name != "grid" and leaf.shape[:2] == self.shape
+            return leaf[np.asarray(order)] if own else leaf
+
+        arrays, rest = eqx.partition(self, eqx.is_array)
+        return eqx.combine(jax.tree_util.tree_map_with_path(chosen, arrays), rest)
 
 
 class LinearBasis(AbstractBasis):

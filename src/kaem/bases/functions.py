@@ -4,12 +4,13 @@ $f_{q,p}(z) = b_{q,p}\,\mathrm{act}(z) + (\text{basis})_{q,p}(z)$, the residual 
 Kolmogorov-Arnold networks. `BASES` is the registry: adding a basis is one file and one line.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..initialise import as_array, glorot, host_rng
@@ -136,3 +137,14 @@ class Functions(eqx.Module):
         """Return the same functions, but for `change`, on a grid adapted to `samples` [P, M]."""
         moved = self.basis.regrid(samples, ratio, bounds, change)
         return eqx.tree_at(lambda f: f.basis, self, moved)
+
+    def reordered(self, order: Sequence[int]) -> Self:
+        """Return the functions of the outputs in another order: the first of the new is `order[0]`."""
+        weight = self.base_weight
+        chosen = None if weight is None else weight[np.asarray(order)]
+        return eqx.tree_at(
+            lambda f: (f.basis, f.base_weight),
+            self,
+            (self.basis.reordered(order), chosen),
+            is_leaf=lambda leaf: leaf is None,
+        )

@@ -78,17 +78,17 @@ def _strengthened(basis: Any, strength: float, key: PRNGKeyArray) -> Any:
 
 
 def trained(path: str | None) -> UnivariatePrior:
-    """Return the prior of a trained run, or of 200 updates of the quickstart."""
+    """Return the prior of a trained run, or of 200 updates of `digits-kan`."""
     if path:
         prior = getattr(load(path), "prior", None)
         # Coordinates of any other prior are not the (q, p) that the oracle integrates.
         if not isinstance(prior, UnivariatePrior):
             raise UserError(
                 f"{path} has a {type(prior).__name__}; this benchmark takes runs with a univariate "
-                "prior, such as quickstart."
+                "prior, such as digits-kan."
             )
         return prior
-    return after("quickstart", 200).prior
+    return after("digits-kan", 200).prior
 
 
 def ks_test(prior: UnivariatePrior, samples: int = 1_000_000) -> float:

@@ -1,4 +1,4 @@
-"""One importance-sampled update of the `mnist` preset against a plain autoencoder's.
+"""One importance-sampled update of the `mnist-paper` preset against a plain autoencoder's.
 
 The autoencoder has the same KAN generator, batch, optimiser and data type, and an encoder of
 one hidden layer as wide as the generator's; it does what any decoder-based model must do at the
@@ -22,10 +22,10 @@ from .training import after, preset, table
 
 def run(repeats: int = 20) -> dict[str, Any]:
     """Time both updates, `repeats` times in turns."""
-    plan, key = preset("mnist").plan(), jax.random.key(0)
+    plan, key = preset("mnist-paper").plan(), jax.random.key(0)
     x = as_float(jnp.asarray(load("mnist5k")[: plan.batch_size]))
     # What an update costs depends on how many proposals carry weight: measure under way.
-    model = after("mnist", 100)
+    model = after("mnist-paper", 100)
     variants = {
         "importance": _importance(model, plan, x, key),
         "autoencoder": _autoencoder(model.generator, model.prior.shape[0], x, key),

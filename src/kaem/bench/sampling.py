@@ -36,12 +36,12 @@ def models(q: int) -> dict[str, Any]:
     def rebuilding(model: Any) -> Any:
         return eqx.tree_at(lambda m: m.prior, model, model.prior.uncache())
 
-    kaem = made("svhn")
+    kaem = made("svhn-paper")
     return {
         "kaem": kaem,
         "kaem_rebuilt": rebuilding(kaem),
-        "kaem_paper": rebuilding(made("svhn", inverse_transform="paper")),
-        "vae": made("vae-svhn"),
+        "kaem_paper": rebuilding(made("svhn-paper", inverse_transform="paper")),
+        "vae": made("vae-svhn-paper"),
         "neural_ebm": made("neural-ebm-svhn"),
     }
 

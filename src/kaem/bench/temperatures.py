@@ -17,7 +17,7 @@ STEPS = (10, 20, 40)
 _MEMORY = """
 from kaem.bench.training import one_update
 from kaem.runs.planning import peak_memory
-one_update("svhn-thermo")()
+one_update("svhn-paper-thermo")()
 print(peak_memory())
 """
 
@@ -28,12 +28,12 @@ def run(repeats: int = 7, steps: int = 10) -> dict[str, Any]:
     """Time updates in turns, with chains of so many `steps`."""
     # A short chain: every variant has the same number of steps, and the ratios are what counts.
     short = {"steps": steps}
-    variants: dict[str, Any] = {"single": one_update("svhn", learner=short)}
+    variants: dict[str, Any] = {"single": one_update("svhn-paper", learner=short)}
     for n in TEMPERATURES:
         settings = short | {"temperatures": n}
-        variants[f"temperatures_{n}"] = one_update("svhn-thermo", learner=settings)
+        variants[f"temperatures_{n}"] = one_update("svhn-paper-thermo", learner=settings)
     for length in STEPS:
-        variants[f"steps_{length}"] = one_update("svhn", learner={"steps": length})
+        variants[f"steps_{length}"] = one_update("svhn-paper", learner={"steps": length})
     details = interleaved(variants, repeats, least=1.0)
     median = {name: entry["median"] for name, entry in details.items()}
     times = np.array([median[f"temperatures_{n}"] for n in TEMPERATURES])
@@ -51,7 +51,7 @@ def run(repeats: int = 7, steps: int = 10) -> dict[str, Any]:
 
 
 def _memory() -> float:
-    """Return the peak memory of a process that makes one update of svhn-thermo, in bytes."""
+    """Return the peak memory of a process that makes one update of svhn-paper-thermo, in bytes."""
     made = subprocess.run(
         [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=True, env=os.environ
     )

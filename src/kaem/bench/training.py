@@ -30,6 +30,7 @@ SHAPE = (32, 32, 3)
 IMPORTANCE = {"kind": "importance", "samples": 100, "resampler": "residual"}
 EQUAL = {"batch_size": 100}
 _GEMM = 2048
+_TOGETHER = 20  # small updates, timed as training makes them: many for each dispatch
 
 
 def preset(name: str, **sections: dict[str, Any]) -> Settings:
@@ -61,6 +62,16 @@ def flops_of_decoder(model: KAEM) -> int:
         pixels //= 4
         total += 2 * pixels * kernel.size
     return total
+
+
+def flops_of_encoded_update(settings: Settings) -> int:
+    """Return the operations of an update of a model with an encoder: a forward pass and two of gradients."""
+    model: Any = settings.model(SHAPE)
+    total, pixels = flops_of_decoder(model) + 2 * model.encoder.head.size, SHAPE[0] * SHAPE[1]
+    for kernel in model.encoder.weights:
+        pixels //= 4
+        total += 2 * pixels * kernel.size
+    return 3 * total * settings.training.batch_size
 
 
 def hot_loops(settings: Settings) -> tuple[dict[str, Any], float]:
@@ -96,18 +107,21 @@ def gemm() -> Callable[[], Any]:
 def run(repeats: int = 7) -> dict[str, Any]:
     """Time everything in turns."""
     variants: dict[str, Callable[[], Any]]
-    variants, flops = hot_loops(preset("svhn"))
+    variants, flops = hot_loops(preset("svhn-paper"))
     variants["gemm"] = gemm()
-    for name in ("svhn", "svhn-fast", "svhn-thermo"):
+    for name in ("svhn-paper", "svhn-paper-thermo"):
         variants[f"update_{name.replace('-', '_')}"] = one_update(name)
     for q in COORDINATES:
         at_q = {"coordinates": q}
-        variants[f"update_q{q}"] = one_update("svhn", prior=at_q)
+        variants[f"update_q{q}"] = one_update("svhn-paper", prior=at_q)
         equal = {"prior": at_q, "training": EQUAL}
-        variants[f"importance_q{q}"] = one_update("svhn", learner=IMPORTANCE, **equal)
-        variants[f"vae_q{q}"] = one_update("vae-svhn", **equal)
+        variants[f"importance_q{q}"] = one_update("svhn-paper", learner=IMPORTANCE, **equal)
+        variants[f"vae_q{q}"] = one_update("vae-svhn-paper", **equal)
         variants[f"neural_ebm_q{q}"] = one_update("neural-ebm-svhn", prior=at_q)
-    variants["vae_batch50"] = one_update("vae-svhn")
+    for name in ("svhn", "vae-svhn"):
+        updates_of = updater(preset(name), SHAPE, _TOGETHER)
+        variants[f"{_TOGETHER}_updates_{name.replace('-', '_')}"] = updates_of
+    variants["vae_batch50"] = one_update("vae-svhn-paper")
     variants["ddpm"] = one_update("ddpm-svhn")
     details = interleaved(variants, repeats, least=1.0)
     median = {name: entry["median"] for name, entry in details.items()}
@@ -116,12 +130,17 @@ def run(repeats: int = 7) -> dict[str, Any]:
         "speedup_vs_plain": median["plain"] / median["hot_loop"],
         "speedup_vs_plain_one_device": median["plain"] / median["one_device"],
         "gemm_peak_fraction": flops / median["hot_loop"] / peak,
-        "thermo10_over_single": median["update_svhn_thermo"] / median["update_svhn"],
-        "fast_over_paper": median["update_svhn_fast"] / median["update_svhn"],
+        "thermo10_over_single": median["update_svhn_paper_thermo"] / median["update_svhn_paper"],
         "q101_over_q21": median["update_q101"] / median["update_q21"],
         "importance_over_vae": median["importance_q81"] / median["vae_q81"],
-        "kaem_over_vae": median["update_svhn"] / median["vae_batch50"],
-        "neural_ebm_over_kaem": median["neural_ebm_q81"] / median["update_svhn"],
+        "kaem_over_vae": median["update_svhn_paper"] / median["vae_batch50"],
+        "encoder_over_vae": median[f"{_TOGETHER}_updates_svhn"]
+        / median[f"{_TOGETHER}_updates_vae_svhn"],
+        "encoder_gemm_peak_fraction": _TOGETHER
+        * flops_of_encoded_update(preset("svhn"))
+        / median[f"{_TOGETHER}_updates_svhn"]
+        / peak,
+        "neural_ebm_over_kaem": median["neural_ebm_q81"] / median["update_svhn_paper"],
         "ddpm_over_vae": median["ddpm"] / median["vae_batch50"],
         "gemm_peak_gflops": peak / 1e9,
         "hot_loop_gflop": flops / 1e9,

@@ -30,6 +30,7 @@ _SUMMARIES = {
     "plot": "draw figures: densities, traversals, interpolations, posteriors, training",
     "symbolic": "closed forms of the learned densities, and what using them would cost",
     "report": "write one self-contained HTML page about a run",
+    "align": "refit the prior to where the posterior is, and fold the map into the generator",
     "export": "ship a model, verified: tables, C, HLS, Verilog, ONNX",
     "compare": "put runs side by side: samples, metrics, costs",
     "info": "versions and devices, or what a run is",

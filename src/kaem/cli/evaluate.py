@@ -9,8 +9,8 @@ from .progress import Counter, say
 
 _WHAT = ("fid", "kid", "metrics", "split", "weights", "sizes", "seed")
 _OF_A_RUN = (
-    *("likelihood", "posterior", "data", "samples"),
-    *("examples", "proposals", "temperatures", "steps"),
+    *("likelihood", "posterior", "gap", "data", "samples"),
+    *("examples", "proposals", "temperatures", "steps", "target_error", "budget"),
 )
 _OF_SETS = {
     "output": "is for REAL and FAKE; a run keeps its metrics.json itself",
@@ -28,10 +28,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     methods = "log p(x) and bits per dimension, by one of those below"
     add("--likelihood", metavar="METHOD", help=methods)
     add("--posterior", **FLAG, help="how chains mix; active latents")
+    add("--gap", **FLAG, help="where samples are lost: prior, marginals, aligned, reconstructions")
     any_of = "any of those below; may be given several times"
     add("--metric", dest="metrics", metavar="NAME", action="append", default=[], help=any_of)
     add("--samples", **NUMBER, help="to draw (20000 for FID and KID)")
-    add("--examples", **NUMBER, help="for --likelihood and --posterior (100)")
+    add("--examples", **NUMBER, help="for --likelihood and --posterior (100), --gap (10000)")
     add("--data", metavar="PATH", help="the reference, if not the run's own data")
     usual = "default: train for distances; test, if there is one, for the rest"
     add("--split", choices=("train", "test"), help=f"of the data ({usual})")
@@ -40,6 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--proposals", **NUMBER, help="or chains, or particles")
     add("--temperatures", **NUMBER, help="of annealed likelihoods")
     add("--steps", **NUMBER, help="of chains")
+    nats = "to reach for each example, by importance and ais (0.25)"
+    add("--target-error", type=float, metavar="NATS", help=nats)
+    add("--budget", **NUMBER, help="of passes of the generator for an example to reach it")
     add("--seed", **SEED)
     add("--size", **NUMBER, help="crop and resize REAL and FAKE first")
     add(*OUTPUT, metavar="FILE", help=".json for REAL and FAKE")
@@ -70,7 +74,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     needs = "needs a model, but REAL and FAKE are two sets of data; give a run"
     for name, why in dict.fromkeys(_OF_A_RUN, needs).items() if pair else _OF_SETS.items():
         if getattr(options, name) not in (None, False):
-            raise UserError(f"--{name} {why}.")
+            raise UserError(f"--{name.replace('_', '-')} {why}.")
     options.sizes = _sizes(options.sizes)
     names = (*_WHAT, *(_OF_SETS if pair else _OF_A_RUN))
     asked = {name: getattr(options, name) for name in names}

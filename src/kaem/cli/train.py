@@ -12,7 +12,7 @@ def configure(parser: Any) -> None:
     list_in_help(parser, "names to --set", _names)
     list_in_help(parser, "presets", _presets)
     add = parser.add_argument
-    what = "a preset (quickstart, mnist, ...), a path to data, or with --finetune a run"
+    what = "a preset (quickstart, vae-digits, ...), a path to data, or with --finetune a run"
     add("what", metavar="WHAT", help=what)
     add("--data", metavar="PATH", help="where a preset finds its data")
     add("--config", metavar="FILE", help="settings in TOML, or a run's config.json")

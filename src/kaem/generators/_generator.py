@@ -6,7 +6,10 @@ from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float
+
+from ..errors import UserError
 
 OUTPUTS: dict[str, Callable[[Array], Array]] = {"sigmoid": jax.nn.sigmoid, "identity": lambda x: x}
 
@@ -23,6 +26,7 @@ class AbstractGenerator(eqx.Module):
     """
 
     sums_latents: ClassVar[bool] = False  # whether latents [Q, P] count only by their sums over p
+    first_is_linear: ClassVar[bool] = False  # whether it can `absorb` a linear map of the latents
 
     data_shape: eqx.AbstractVar[tuple[int, ...]]
 
@@ -77,6 +81,19 @@ class AbstractGenerator(eqx.Module):
     def trainable(self) -> Self:
         """Return this generator without what `prepared` keeps: it goes stale when parameters change."""
         return self
+
+    def absorb(
+        self, mixing: Float[Array | np.ndarray, "Q Q"], offset: Float[Array | np.ndarray, " Q"]
+    ) -> Self:
+        r"""Return a generator of sources s [Q] that makes what this one makes of $z = m + A s$.
+
+        Only a generator whose first layer is linear can; any other raises.
+        """
+        raise UserError(
+            f"a linear map of the latents can be folded only into a generator whose first layer is "
+            f"linear, which that of a {type(self).__name__} is not (a KAN, strictly Kolmogorov-Arnold, "
+            "has functions of one variable there); keep the aligned prior, or use generator.kind = cnn."
+        )
 
     def regrid(self, z: Any, ratio: float = 0.05, change: float | None = 0.01) -> Self:
         """Adapt grids to latents; only Kolmogorov-Arnold generators have them."""

@@ -30,6 +30,8 @@ from ..layers.upsample import (
 )
 from ._generator import OUTPUTS, AbstractGenerator, Decoder, Residuals
 
+_BILINEAR = np.outer([0.25, 0.75, 0.75, 0.25], [0.25, 0.75, 0.75, 0.25])  # doubles an image
+
 
 def _spread_matrices(kernels: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(map(spread_matrix, kernels))
@@ -39,6 +41,7 @@ class CNN(AbstractGenerator):
     """Latents [Q], or [Q, P] summed over p, to images [H, W, C]."""
 
     sums_latents: ClassVar[bool] = True
+    first_is_linear: ClassVar[bool] = True
 
     projection: Float[Array, "Q D"]
     projection_bias: Float[Array, " D"]
@@ -58,12 +61,19 @@ class CNN(AbstractGenerator):
         widths: tuple[int, ...] = (128, 64, 32),
         output: str = "sigmoid",
         slope: float = 0.01,
+        smoothness: float = 0.0,
     ) -> None:
-        """Make a new generator: `widths` are the channels of the hidden layers; the projection has those of the first."""
+        """Make a new generator: `widths` are the channels of the hidden layers; the projection has those of the first.
+
+        `smoothness` is the share of the kernels that starts as bilinear interpolation, the rest being
+        random. What is random is left in images as a fine grain for long, which distances see.
+        """
         if output not in OUTPUTS:
             raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}.")
         if not widths or min(widths) < 1:
             raise ValueError(f"a CNN generator needs positive widths, got {widths}.")
+        if not 0 <= smoothness <= 1:
+            raise ValueError(f"smoothness must be from 0 to 1, got {smoothness}.")
         factor = 2 ** (len(widths) + 1)
         if len(data_shape) != 3 or data_shape[0] % factor or data_shape[1] % factor:
             raise ValueError(
@@ -83,7 +93,11 @@ class CNN(AbstractGenerator):
         for i, (inputs, outputs) in enumerate(pairwise(sizes)):
             # Each output pixel sees four taps; the last layer feeds no LeakyReLU.
             scale = (gain if i < len(widths) else 1) / (4 * inputs) ** 0.5
-            kernels.append(as_array(rng.normal(0, scale, (4, 4, inputs, outputs))))
+            kernel = rng.normal(0, scale, (4, 4, inputs, outputs))
+            if smoothness:
+                mixed = rng.normal(0, 2 * scale, (inputs, outputs))
+                kernel = (1 - smoothness) * kernel + smoothness * _BILINEAR[..., None, None] * mixed
+            kernels.append(as_array(kernel))
             biases.append(as_array(np.zeros(outputs)))
         self.kernels, self.biases = tuple(kernels), tuple(biases)
         self.data_shape = tuple(data_shape)
@@ -106,6 +120,24 @@ class CNN(AbstractGenerator):
 
     def trainable(self) -> Self:
         return eqx.tree_at(lambda g: g.taps, self, None, is_leaf=lambda leaf: leaf is None)
+
+    def absorb(
+        self, mixing: Float[Array | np.ndarray, "Q Q"], offset: Float[Array | np.ndarray, " Q"]
+    ) -> Self:
+        r"""Return a generator of sources s that makes what this one makes of $z = m + A s$, exactly.
+
+        Latents are rows, so that $z W + b = s A^\top W + (b + m W)$. What is prepared stays: kernels do.
+        """
+        a, m = np.asarray(mixing, np.float64), np.asarray(offset, np.float64)
+        q = self.coordinates
+        if a.shape != (q, q) or m.shape != (q,):
+            raise ValueError(
+                f"a generator of {q} latent coordinates takes in a mixing of shape {(q, q)} and an offset "
+                f"of shape {(q,)}, got {a.shape} and {m.shape}."
+            )
+        w, b = (np.asarray(x, np.float64) for x in (self.projection, self.projection_bias))
+        folded = (as_array(a.T @ w), as_array(b + m @ w))
+        return eqx.tree_at(lambda g: (g.projection, g.projection_bias), self, folded)
 
     def decoder(self) -> Decoder:
         if jax.default_backend() != "cpu":

@@ -176,7 +176,7 @@ def _again(run: RunFolder) -> str:
     what, begun = record["what"], f"{name}/{run.start_file.name}"
     command = ["--config", f"{name}/config.json", "--out", f"{name}-again"]
     if settings["model"].get("start"):  # the run itself keeps what it went on from
-        what, command = "quickstart", [*command, "--set", f"model.start={begun}"]
+        what, command = "digits-kan", [*command, "--set", f"model.start={begun}"]
     elif settings.get("prior", {}).get("start"):
         command += ["--prior-from", begun]
     command = ["kaem", "train", what, *command]

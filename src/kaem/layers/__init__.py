@@ -2,12 +2,12 @@
 
 from ..lazy import submodules
 from ..serialisation import know
-from .encoder import Encoder
+from .encoder import AbstractEncoder, DenseEncoder, Encoder
 from .unet import CLASSES, UNet
 
-ENCODERS: dict[str, type] = {"convolutional": Encoder}
+ENCODERS: dict[str, type[AbstractEncoder]] = {"convolutional": Encoder, "dense": DenseEncoder}
 know(ENCODERS, *CLASSES)
 
-__all__ = ["ENCODERS", "Encoder", "UNet"]
+__all__ = ["ENCODERS", "AbstractEncoder", "DenseEncoder", "Encoder", "UNet"]
 
 submodules(__name__)

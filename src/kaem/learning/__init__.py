@@ -3,6 +3,7 @@
 from ..lazy import submodules
 from ._learner import AbstractLearner
 from .denoising import Denoising
+from .encoded import Encoded
 from .evidence_bound import EvidenceBound
 from .importance import ImportanceInfo, ImportanceSampling
 from .langevin import Langevin
@@ -12,6 +13,7 @@ LEARNERS: dict[str, type[AbstractLearner]] = {
     "importance": ImportanceSampling,
     "langevin": Langevin,
     "thermodynamic": Thermodynamic,
+    "encoder": Encoded,
     "evidence-bound": EvidenceBound,
     "denoising": Denoising,
 }
@@ -20,6 +22,7 @@ __all__ = [
     "LEARNERS",
     "AbstractLearner",
     "Denoising",
+    "Encoded",
     "EvidenceBound",
     "ImportanceInfo",
     "ImportanceSampling",

@@ -63,6 +63,16 @@ class AbstractLearner(eqx.Module):
         """Return what a report says of how a model learned, given the last metrics it logged."""
         return []
 
+    def _leaves_no_encoder(self, model: Any) -> None:
+        """Raise if a model has an encoder, which this learner would leave behind what it learns."""
+        if getattr(model, "encoder", None) is not None:
+            raise UserError(
+                f"{type(self).__name__} does not train the encoder that this {type(model).__name__} has, "
+                "which would then explain examples by what the model used to be: learn by "
+                f"{type(model.usual_learner()).__name__}, or leave the encoder out (of a KAEM by "
+                "`model.without_encoder()`)."
+            )
+
     def _needs(self, model: Any, fits: bool, what: str) -> None:
         if not fits:
             raise UserError(

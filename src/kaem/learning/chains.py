@@ -38,8 +38,8 @@ class Chains(AbstractLearner):
 
     def check(self, model: Any) -> None:
         chains = hasattr(getattr(model, "prior", None), "for_chains")
-        fits = chains and not hasattr(model, "encoder")
-        self._needs(model, fits, "a prior, and latents that no encoder explains")
+        self._needs(model, chains, "a prior")
+        self._leaves_no_encoder(model)
 
     @property
     def follows_score(self) -> bool:

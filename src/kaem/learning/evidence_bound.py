@@ -24,7 +24,8 @@ class EvidenceBound(AbstractLearner):
             raise ValueError(f"beta, the weight of the KL, must not be negative, got {self.beta}.")
 
     def check(self, model: Any) -> None:
-        self._needs(model, hasattr(model, "encoder"), "an encoder")
+        fits = hasattr(model, "encoder") and not hasattr(model, "generate")
+        self._needs(model, fits, "an encoder of standard normal latents")
 
     @property
     def info_names(self) -> tuple[str, ...]:

@@ -125,6 +125,7 @@ class ImportanceSampling(AbstractLearner):
         self._needs(
             model, exact, "a prior of one-dimensional densities, which can be drawn exactly"
         )
+        self._leaves_no_encoder(model)
         if self.negative_phase == "sampled" and len(model.prior.shape) == 1:
             raise UserError(
                 "a mixture prior has an exact negative phase only: leave learner.negative_phase at "

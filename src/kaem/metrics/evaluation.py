@@ -50,6 +50,7 @@ def evaluate(
     proxy: bool | None = None,
     likelihood: str | None = None,
     posterior: bool = False,
+    gap: bool = False,
     metrics: Sequence[str] = (),
     data: str | None = None,
     split: Split | None = None,
@@ -60,19 +61,20 @@ def evaluate(
     Returns `results` (a number for each name), `details` (with all circumstances) and `files` (what was
     written). What cannot be done is refused before anything long begins.
 
-    **Arguments:** `fid`, `kid`, `proxy`, `likelihood` (a name of `ESTIMATORS`), `posterior` and the names
-    in `metrics` say what to measure; without any, the proxy is. `data` is a reference or source of examples
+    **Arguments:** `fid`, `kid`, `proxy`, `likelihood` (a name of `ESTIMATORS`), `posterior`, `gap` and the
+    names in `metrics` say what to measure; without any, the proxy is. `data` is a reference or source of examples
     other than the run's own, `split` which part of it: by default the training data for what compares
     samples, and test data, if there are any, for the rest. What else is `asked` are fields of a `Request`:
     so many `samples` are drawn and so many `examples` taken; `weights` are Inception's, `sizes` what limits
-    are extrapolated from; `proposals`, `temperatures` and `steps` are the effort of likelihoods and chains;
+    are extrapolated from; `proposals`, `temperatures` and `steps` are the effort of likelihoods and chains,
+    `target_error` and `budget` what an effort that adapts should reach and may cost;
     `seed` is that of all draws; `report` is told of progress, and `say` of what is worth a line.
     """
     run = RunFolder.open(run)
     if likelihood:
         estimator(likelihood)
         metrics = [*metrics, f"likelihood-{likelihood}"]
-    chosen = _chosen(metrics, fid=fid, kid=kid, proxy=proxy, posterior=posterior)
+    chosen = _chosen(metrics, fid=fid, kid=kid, proxy=proxy, posterior=posterior, gap=gap)
     request = _request(chosen, **asked)
     run.check_folders()
     model = run.model()
@@ -97,7 +99,10 @@ def evaluate(
     if any(metric.of == "examples" for metric in chosen.values()):
         x, where = _examples(run, data, split, request.examples, request.say)
         source = {"source": name, "split": where}
-        kept.compute(chosen, "examples", Examples(model, x, request), {"examples": source})
+        for which, metric in chosen.items():
+            some = x[: asked.get("examples") or metric.usual]
+            alone = Examples(model, some, request)
+            kept.compute({which: metric}, "examples", alone, {"examples": source})
     return _outcome(kept.details, kept.files)
 
 
@@ -172,14 +177,16 @@ def _chosen(names: Sequence[str], **flags: bool | None) -> dict[str, Metric]:
 def _request(chosen: Mapping[str, Metric], **asked: Any) -> Request:
     """Return the request, with usual numbers for those not given; raise for what was given in vain."""
     request = Request(**asked, cache=cache_folder() / "features")
-    options = ("weights", "sizes", "samples", "proposals", "temperatures", "examples", "steps")
+    effort = ("proposals", "temperatures", "steps", "target_error", "budget")
+    options = ("weights", "sizes", "samples", "examples", *effort)
     for option in options:
         if not getattr(request, option) or any(m.takes(option) for m in chosen.values()):
             continue
         takers = [m.flag or f"--metric {n}" for n, m in METRICS.items() if m.takes(option)]
         *others, last = dict.fromkeys(takers)
         listed = f"{', '.join(others)} and {last}" if others else last
-        raise UserError(f"--{option} is for {listed}; add one of them.")
+        flag = option.replace("_", "-")
+        raise UserError(f"--{flag} is for {listed}; add one of them.")
     usual = {
         kind: max(m.usual for m in chosen.values() if m.of == kind)
         for kind in dict.fromkeys(m.of for m in chosen.values())

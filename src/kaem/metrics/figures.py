@@ -79,3 +79,24 @@ def latents(found: dict[str, Any], path: Path) -> None:
     axis.grid(alpha=0.25, lw=0.5)
     axis.legend(frameon=False, fontsize=7)
     save_figure(figure, path)
+
+
+def gap(distances: dict[str, float], kind: str, path: Path) -> None:
+    """Draw what one generator makes of several laws of the latents, as distances to data."""
+    labels = {
+        "prior": "draws of the prior",
+        "marginals": "marginals of the posterior",
+        "gaussian": "Gaussian",
+        "aligned": "aligned marginals",
+        "posterior": "posterior: reconstructions",
+        "data": "data itself",
+    }
+    figure, axes = new_figure(5.2, 2.6)
+    axis, names = axes[0, 0], list(distances)[::-1]
+    colours = [ORANGE if n == "prior" else GREY if n == "data" else BLUE for n in names]
+    bars = axis.barh([labels[name] for name in names], [distances[n] for n in names], color=colours)
+    axis.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
+    axis.set_xlim(0, 1.2 * max(distances.values()))
+    axis.set(xlabel=f"{kind} to held-out data (lower is better)")
+    axis.set_title("One generator, several laws of its latents", fontsize=9)
+    save_figure(figure, path)

@@ -36,16 +36,20 @@ class Request:
     proposals: int | None = None  # or chains, or particles
     temperatures: int | None = None
     steps: int | None = None  # of chains
+    target_error: float | None = None  # nats, of the log-likelihood of an example
+    budget: int | None = None  # passes of the generator for an example
     seed: int = 0
     cache: Path | None = None  # a folder for features
     report: Report | None = None
     say: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        for name in ("samples", "examples", "proposals", "temperatures", "steps"):
+        for name in ("samples", "examples", "proposals", "temperatures", "steps", "budget"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} must be at least 1, got {value}.")
+        if self.target_error is not None and not self.target_error > 0:
+            raise UserError(f"--target-error must be positive, in nats, got {self.target_error}.")
 
     @cached_property
     def extractor(self) -> Extractor:

@@ -19,7 +19,8 @@ from ..errors import UserError
 from ..generators import AbstractGenerator
 from ..learning import AbstractLearner, Langevin
 from ..methods import check_count, compiled
-from ..posterior.inference import Inference, Normal, infer
+from ..posterior.guess import Bent, Normal
+from ..posterior.inference import Inference, infer
 from ..serialisation import save
 
 if TYPE_CHECKING:
@@ -103,6 +104,18 @@ class AbstractModel(eqx.Module):
 
     def trainable(self) -> Self:
         """Return this model without anything that goes stale when its parameters change."""
+        return self
+
+    def finished(self) -> Self:
+        """Return the model as it is to be saved and used after training."""
+        return self
+
+    def alignment(self, x: Float[Array, "n ..."], key: PRNGKeyArray) -> Any:
+        """Return where the prior should be for the latents of examples; None where nothing can move it."""
+        return None
+
+    def moved(self, alignment: Any) -> Self:
+        """Return the same model in the coordinates of an `alignment`, with the prior that belongs there."""
         return self
 
     def tended(
@@ -291,8 +304,8 @@ class LatentModel(AbstractModel):
     def _with_parts(self, prior: Any, generator: AbstractGenerator) -> Self:
         return eqx.tree_at(lambda m: (m.prior, m.generator), self, (prior, generator))
 
-    def encoded(self, x: Float[Array, "n ..."]) -> Normal | None:
-        """Return a normal approximation of the posteriors of examples, if the model has learned one."""
+    def encoded(self, x: Float[Array, "n ..."]) -> Normal | Bent | None:
+        """Return an approximation of the posteriors of examples, if the model has learned one."""
         return None
 
     def infer(

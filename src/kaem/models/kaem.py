@@ -1,5 +1,7 @@
 """KAEM: a latent model whose prior is a product of learned one-dimensional densities."""
 
+import dataclasses
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import equinox as eqx
@@ -10,14 +12,25 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..errors import UserError
 from ..generators import AbstractGenerator
-from ..learning import AbstractLearner, ImportanceSampling
+from ..layers import AbstractEncoder
+from ..learning import AbstractLearner, Encoded, ImportanceSampling
 from ..methods import ARGUMENT, compiled
-from ..priors import AbstractPrior
+from ..posterior.guess import Bent, Normal
+from ..priors import AbstractPrior, AlignedPrior, MixturePrior
+from ..priors.alignment import aligned
 from ._model import LatentModel
 
 if TYPE_CHECKING:
     from ..training import Grid
 
+_SOURCES: dict[str, Any] = {  # of aligned priors: unit variance, so that this is eight deviations
+    "basis": "bspline",
+    "grid_size": 40,
+    "domain": (-8.0, 8.0),
+    "cells": 128,
+}
+_CHUNK = 200  # examples encoded at once
+_DRAWS = 16  # of the prior, that coordinates are ordered by
 _CHANGE = 0.01  # of what the model makes, that a grid update may cost
 
 
@@ -31,6 +44,35 @@ def _check_quantiles(model: Any, u: Any) -> None:
         )
 
 
+@eqx.filter_jit
+def _influence(model: "KAEM") -> Float[Array, " Q"]:
+    """Return how much of what is made varies with each coordinate, of a few draws."""
+    z, scale = model.prior.sample(jax.random.key(0), _DRAWS), model.prior.std()
+    decode = model.generator.decoder()
+
+    def of(direction: Float[Array, " Q"]) -> Float[Array, ""]:
+        return jnp.sum((decode(z + direction / 2) - decode(z - direction / 2)) ** 2)
+
+    return jax.lax.map(of, jnp.diag(scale))
+
+
+def _guessed(model: "KAEM", x: Float[Array, "n ..."], key: PRNGKeyArray) -> np.ndarray:
+    """Return a draw of the encoder for each example, a few at a time."""
+    rows = range(0, len(x), _CHUNK)
+    size = min(_CHUNK, len(x))
+    parts = [
+        _drawn(model, x[np.arange(i, i + size) % len(x)], jax.random.fold_in(key, i)) for i in rows
+    ]
+    return np.concatenate([np.asarray(part) for part in parts])[: len(x)]
+
+
+@eqx.filter_jit
+def _drawn(model: "KAEM", x: Float[Array, "n ..."], key: PRNGKeyArray) -> Float[Array, "n ..."]:
+    guess = model.encoded(x)
+    assert guess is not None
+    return guess.draw(key)
+
+
 class KAEM(LatentModel):
     """A Kolmogorov-Arnold energy model."""
 
@@ -38,18 +80,39 @@ class KAEM(LatentModel):
         "learner": "importance",
         "prior": "univariate",
         "generator": "kan",
+        "encoder": "none",
     }
     about: ClassVar[str] = (
         "A Kolmogorov-Arnold energy model: its prior is a product of the one-dimensional densities below."
     )
 
-    prior: AbstractPrior
+    prior: AbstractPrior  # or an `AlignedPrior`, until `folded`
     generator: AbstractGenerator
     noise: float = eqx.field(metadata=ARGUMENT, default=0.1)  # sigma, the likelihood's scale
     generator_noise: float = eqx.field(static=True, default=0.0)  # sigma_epsilon
+    encoder: AbstractEncoder | None = None  # for learning and inference; sampling needs none
+
+    def __check_init__(self) -> None:
+        wanted = prod(self.prior.shape)
+        if self.encoder is not None and self.encoder.latents != wanted:
+            raise ValueError(
+                f"the encoder describes {self.encoder.latents} latents, but the prior has {wanted} "
+                f"(shape {self.prior.shape}); build both for the same number."
+            )
 
     def usual_learner(self) -> AbstractLearner:
-        return ImportanceSampling()
+        return ImportanceSampling() if self.encoder is None else Encoded()
+
+    def encoded(self, x: Float[Array, "n ..."]) -> Bent | None:
+        r"""Return $q(z\mid x)$ for each example, if there is an encoder."""
+        if self.encoder is None:
+            return None
+        normal = Normal(*self.encoder(x))
+        return Bent(normal, self.encoder.mixing_matrix, self.prior.bounds)
+
+    def without_encoder(self) -> Self:
+        """Return the same model, whose latents are then inferred by chains."""
+        return dataclasses.replace(self, encoder=None)
 
     @compiled(_check_quantiles)
     def generate(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -61,10 +124,87 @@ class KAEM(LatentModel):
     def prepared(self, tolerance: float = 2e-7, cells: int | None = None) -> Self:
         """Return this model with tables as fine as `tolerance` asks, and the generator's weights, made once.
 
-        `cells` is their number where somebody has found it before.
+        `cells` is their number where somebody has found it before. A map of the prior is folded into
+        the generator.
         """
-        prior = self.prior.prepared(tolerance, cells)
-        return self._with_parts(prior, self.generator.prepared())
+        folded = self.folded()
+        prior = folded.prior.prepared(tolerance, cells)
+        return folded._with_parts(prior, folded.generator.prepared())
+
+    def aligned(self, latents: Float[Array, "n ..."]) -> Self:
+        r"""Return this model with a prior fitted to `latents` of data, [n, *prior.shape]: $z = m + A s$.
+
+        The coordinates $s$ are those in which the latents are most nearly independent, and each has a
+        new density of splines, fitted to all of them at once. `folded` makes the map $A$, $m$ a part of
+        the generator, whose first layer has to be linear; what is made of given latents stays the same.
+        """
+        if not self.generator.first_is_linear:
+            self.generator.absorb(np.eye(1), np.zeros(1))  # which says why not
+        model, z = self.folded(), np.asarray(latents, np.float64)
+        if z.shape[1:] != self.prior.shape or len(z) < 2:
+            raise ValueError(
+                f"alignment needs at least two latents of shape {self.prior.shape}, got {z.shape}."
+            )
+        if z.ndim == 3:  # a linear layer sees their sums, and an encoder of all would see more
+            model, z = model.without_encoder(), z.sum(axis=2)
+        sources = MixturePrior(1, z.shape[1], key=jax.random.key(0), **_SOURCES)
+        prior: Any = aligned(sources, z)
+        return dataclasses.replace(model, prior=prior)
+
+    def alignment(self, x: Float[Array, "n ..."], key: PRNGKeyArray) -> AlignedPrior | None:
+        """Return this prior's densities, refitted where the encoder says that the latents of examples are.
+
+        None where there is no encoder, or no linear layer that could take the map in.
+        """
+        can = self.generator.first_is_linear and len(self.prior.shape) == 1
+        if self.encoder is None or not can or len(x) <= 2 * self.prior.shape[0]:
+            return None
+        return aligned(self.prior, _guessed(self, x, key))
+
+    def moved(self, alignment: AlignedPrior) -> Self:
+        """Return the same model in the coordinates of an `alignment`, with the densities it has there."""
+        prior: Any = alignment
+        return dataclasses.replace(self, prior=prior).folded()
+
+    def folded(self) -> Self:
+        """Return the same model with a prior of independent coordinates, its map being the generator's.
+
+        The same quantiles make the same data. A model whose prior is not aligned is returned as it is.
+        """
+        if not isinstance(self.prior, AlignedPrior):
+            return self
+        mixing, offset = (
+            np.asarray(part, float) for part in (self.prior.mixing, self.prior.offset)
+        )
+        parts: dict[str, Any] = {
+            "prior": self.prior.sources,
+            "generator": self.generator.absorb(mixing, offset),
+        }
+        if self.encoder is not None:
+            parts["encoder"] = self.encoder.remapped(np.linalg.inv(mixing), offset)
+        return dataclasses.replace(self, **parts)
+
+    def finished(self) -> Self:
+        """Return the model as it is saved after training: folded, and with an encoder, ordered."""
+        folded = self.folded()
+        can = folded.generator.first_is_linear and len(folded.prior.shape) == 1
+        return folded.ordered() if can and folded.encoder is not None else folded
+
+    def ordered(self) -> Self:
+        """Return the same model, its coordinates ordered by their influence on what is made.
+
+        Influence is the mean square of what changes when a coordinate moves by its standard deviation.
+        Only of generators whose first layer is linear, and priors of shape (Q,).
+        """
+        order = np.argsort(-np.asarray(_influence(self)), kind="stable")
+        turned = np.eye(len(order))[:, order]  # z = turned @ s: s_0 is z[order[0]]
+        parts: dict[str, Any] = {
+            "prior": self.prior.reordered(order.tolist()),
+            "generator": self.generator.absorb(turned, np.zeros(len(order))),
+        }
+        if self.encoder is not None:
+            parts["encoder"] = self.encoder.remapped(turned.T, np.zeros(len(order)))
+        return dataclasses.replace(self, **parts)
 
     def readable(self, purpose: str, images: bool = False) -> "KAEM":
         """Return this model with exact tables of its densities, or why `purpose` cannot be made of it.
@@ -77,10 +217,11 @@ class KAEM(LatentModel):
                 f"{purpose} shows images [H, W, 1 or 3], but this model generates data of shape "
                 f"{self.data_shape}; `influence` works for any data."
             )
-        if self.prior.cached is not None and self.prior.inverse_transform == "exact":
-            return self
-        prior = self.prior.with_inverse_transform("exact").refined().cache()
-        return eqx.tree_at(lambda m: m.prior, self, prior)
+        model = self.folded()
+        if model.prior.cached is not None and model.prior.inverse_transform == "exact":
+            return model
+        prior = model.prior.with_inverse_transform("exact").refined().cache()
+        return eqx.tree_at(lambda m: m.prior, model, prior)
 
     def tended(
         self, tolerance: float, score_tolerance: float | None

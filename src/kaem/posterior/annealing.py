@@ -7,6 +7,10 @@ domain, proposals are rejected.
 
 A neural prior $e^{f(z)}\mathcal{N}(z; 0, I)/Z$ cannot be drawn exactly: its path starts at the normal,
 with $l = f + \log p(x\mid z)$, or $l = f$ for the prior alone.
+
+The path of a model with an encoder starts at the refined guess $q$ instead (`kaem.posterior.local`),
+$\pi_t \propto q^{1-t}\,(p(x\mid z)\,p(z))^t$, that is $l = \log p(x\mid z)\,p(z)/q$. Its latents are the standard
+normals that make draws of $q$: posteriors are nearly isotropic there, and one step size fits all.
 """
 
 from collections.abc import Callable
@@ -18,7 +22,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .evaluator import evaluator
+from .guess import bend
 from .kernels import MALA, Evaluate, Evaluation
+from .local import Local, standard_log_prob
 from .tempering import Population
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ Ladder = Float[Array, " N+1"]
 _ACCEPTANCE = 0.574
 _FIRST_STEP = 0.1
 _GAIN = 0.5  # of log step sizes, while the target keeps changing
+PILOT = 8  # particles that tune step sizes, at most
 
 
 class Path(NamedTuple):
@@ -72,6 +79,35 @@ def prior_path(prior: Any) -> Path:
         )
 
     return Path(evaluate, start.draw)
+
+
+def local_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> Path:
+    """Return the path from refined guesses to the posteriors of a batch; its latents are noise [..., B, D]."""
+    dimensions = local.mean.shape[1]
+
+    def log_prior(z: Array) -> tuple[Array, Array]:
+        value, pull = jax.vjp(model.prior.log_prob, z)
+        return value, pull(jnp.ones_like(value))[0]
+
+    posterior = evaluator(model, x, log_prior)
+    log_volume = local.log_volume()
+
+    def latents(noise: Float[Array, "B D"]) -> tuple[Array, Array]:
+        z, log_slope = bend(local.at(noise), model.prior.bounds)
+        return z.reshape(len(z), *model.prior.shape), log_slope - standard_log_prob(noise)
+
+    def evaluate(noise: Float[Array, "*n B D"]) -> Evaluation:
+        if noise.ndim > 2:
+            each = noise.reshape(-1, *noise.shape[-2:])
+            found = jax.lax.map(evaluate, each)
+            return jax.tree.map(lambda a: a.reshape(*noise.shape[:-2], *a.shape[1:]), found)
+        (z, more), pull = jax.vjp(latents, noise)
+        here = posterior(z)
+        (score,) = pull((here.likelihood_score + here.prior_score, jnp.ones_like(more)))
+        value = here.log_likelihood + here.log_prior + more - log_volume
+        return Evaluation(value, score, standard_log_prob(noise), -noise)
+
+    return Path(evaluate, lambda key, n: jax.random.normal(key, (n, dimensions)))
 
 
 def _tuning(log_step: Array, acceptance: Array, i: Array, burn_in: int) -> Array:
@@ -198,5 +234,5 @@ def annealed(
     """Return `annealed_weights` with step sizes from a pilot run of a few particles."""
     pilot_key, key = jax.random.split(key)
     made = path(argument)
-    _, log_steps = annealed_weights(made, t, min(particles, 8), batch, pilot_key, moves=moves)
+    _, log_steps = annealed_weights(made, t, min(particles, PILOT), batch, pilot_key, moves=moves)
     return annealed_weights(made, t, particles, batch, key, moves=moves, log_steps=log_steps)[0]

@@ -33,31 +33,6 @@ class Inference(NamedTuple):
     acceptance: Float[np.ndarray, " n"]
 
 
-class Normal(NamedTuple):
-    """Independent normals, one for each latent of each example."""
-
-    mean: Float[Array, "n Q"]
-    log_variance: Float[Array, "n Q"]
-
-    def draw(self, key: PRNGKeyArray) -> Float[Array, "n Q"]:
-        """Return a draw for each example, differentiable in the parameters."""
-        return self.at(jax.random.normal(key, self.mean.shape))
-
-    def at(self, noise: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
-        """Return the draws that standard normal `noise` makes."""
-        return self.mean + jnp.exp(0.5 * self.log_variance) * noise
-
-    def log_prob(self, z: Float[Array, "n Q"]) -> Float[Array, " n"]:
-        """Return the log-density of one latent of each example."""
-        scale = jnp.exp(0.5 * self.log_variance)
-        return jnp.sum(jax.scipy.stats.norm.logpdf(z, self.mean, scale), axis=1)
-
-    def kl_from_standard(self) -> Float[Array, " n"]:
-        r"""Return $\mathrm{KL}(\mathcal{N}(\mu, \sigma^2)\,\|\,\mathcal{N}(0, I))$, example by example."""
-        mean, log_variance = self
-        return 0.5 * jnp.sum(mean**2 + jnp.expm1(log_variance) - log_variance, axis=1)
-
-
 def infer(
     model: "LatentModel", x: Array, key: PRNGKeyArray, proposals: int, steps: int, batch: int
 ) -> Inference:

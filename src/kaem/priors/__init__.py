@@ -4,6 +4,7 @@ from ..lazy import submodules
 from ..serialisation import know
 from ._latent import LatentPrior, Start
 from ._prior import AbstractPrior, Summary
+from .aligned import AlignedPrior
 from .inverse_transform import PaperTable, Table, open_uniform
 from .mixture import MixturePrior
 from .neural import NeuralPrior
@@ -18,12 +19,13 @@ PRIORS: dict[str, type[LatentPrior]] = {
     "normal": NormalPrior,
     "neural": NeuralPrior,
 }
-know(PRIORS)
+know(PRIORS, AlignedPrior)  # the latter is made of a prior, not of settings
 
 __all__ = [
     "PRIORS",
     "REFERENCES",
     "AbstractPrior",
+    "AlignedPrior",
     "LatentPrior",
     "MixturePrior",
     "NeuralPrior",

@@ -6,7 +6,7 @@ estimate: $\log Z$, the CDF and its inverse, mean, entropy and mode.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
@@ -195,6 +195,10 @@ class AbstractPrior(LatentPrior):
     def with_energies(self, energies: Any, reference: str) -> Self:
         """Return a prior of the same shape and domain with other energies over a `reference`."""
         return modified(self.uncache(), energies=energies, reference=reference)
+
+    def reordered(self, order: Sequence[int]) -> Self:
+        """Return the same densities with coordinates in another order: the first is now `order[0]`."""
+        return modified(self.uncache(), energies=self.energies.reordered(order))
 
     def component_curves(self, points: int) -> Float[Array, "Q P N"] | None:
         """Return what sums to each density on the nodes of `densities`, where it is such a sum."""

@@ -14,6 +14,7 @@ widths, $Z = \int\pi_0 + \int_{|z-\mu|\le r}(e^f - 1)\,\pi_0$, by Gauss-Legendre
 window as wide as the wavelet: nothing has to be resolved on the scale of the domain.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import equinox as eqx
@@ -239,6 +240,10 @@ class MixturePrior(AbstractPrior):
         r"""Return $\alpha_{q,p}\,p_{q,p}(z)$ on the nodes of `densities`."""
         grid = jnp.broadcast_to(self._nodes(points), (*self.shape, points))
         return jnp.exp(jax.vmap(self.log_components, in_axes=1, out_axes=2)(grid))
+
+    def reordered(self, order: Sequence[int]) -> Self:
+        logits = None if self.logits is None else self.logits[np.asarray(order)]
+        return modified(super().reordered(order), logits=logits)
 
     def with_energies(self, energies: Any, reference: str) -> Self:
         """Return a prior with one component, of these energies, for each coordinate."""

@@ -1,6 +1,7 @@
 """Runs: the folder, training into it, what it would be, and runs side by side."""
 
 from ..lazy import submodules
+from .aligning import align
 from .folder import RunFolder
 from .planning import dry_run, render
 from .resolve import settings_of
@@ -11,6 +12,7 @@ __all__ = [
     "Outcome",
     "RunFolder",
     "Watcher",
+    "align",
     "draws",
     "dry_run",
     "render",

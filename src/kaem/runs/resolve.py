@@ -71,7 +71,7 @@ def _first(what: str, data: Any, finetune: str | None) -> dict[str, Any]:
         raise UserError(
             f"got two data sets, {what} and --data {data}; give one of them, or a preset with --data."
         )
-    return merge(read_preset("quickstart"), {"data": {"name": what, "limit": None}})
+    return merge(read_preset("digits-kan"), {"data": {"name": what, "limit": None}})
 
 
 def _finetuned(what: str, learner: str) -> dict[str, Any]:
@@ -84,6 +84,8 @@ def _finetuned(what: str, learner: str) -> dict[str, Any]:
     source = RunFolder.open(what)
     values = source.settings().to_dict()
     chains = {"kind": "langevin", "sampler": learner, "persistent": False}
+    if "encoder" in values:  # what only its own learner trains
+        values = merge(values, {"encoder": {"kind": "none"}})
     return merge(
         values,
         {

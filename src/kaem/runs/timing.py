@@ -13,16 +13,16 @@ from ..settings import Settings
 from ..training.loop import Dispatch, initial_state
 
 
-def updater(settings: Settings, shape: tuple[int, ...]) -> Callable[[], Any]:
-    """Return a call that makes one update on random bytes of a shape, each from where the last one ended."""
-    plan = replace(settings.plan(), log_every=1, marks=())
+def updater(settings: Settings, shape: tuple[int, ...], count: int = 1) -> Callable[[], Any]:
+    """Return a call that makes `count` updates on random bytes of a shape, from where the last one ended."""
+    plan = replace(settings.plan(), log_every=count, marks=())
     rng = np.random.default_rng(0)
     data = rng.integers(0, 256, (max(1000, plan.batch_size), *shape), dtype=np.uint8)
     dispatch = Dispatch(plan, data)
     held = [initial_state(settings.model(shape), plan, len(data))]
 
     def call() -> Any:
-        held[0], _ = dispatch(held[0], held[0].step + 1)
+        held[0], _ = dispatch(held[0], held[0].step + count)
         return held[0].optimiser
 
     return call

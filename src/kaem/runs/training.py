@@ -226,14 +226,14 @@ def _trained(
     def keep(state: State) -> None:
         checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
         if state.step >= reached:  # never an earlier model over a later one
-            save(state.model, run.model_file, made_by | {"step": state.step})
+            save(state.best.finished(), run.model_file, made_by | {"step": state.step})
 
     try:
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:
             for boundary in updates(state, x, plan):
                 state = boundary.state
                 if state.step % t.sample_every == 0 and is_image(x.shape[1:]):
-                    images = state.model.sample(jax.random.key(t.seed), 64)
+                    images = state.best.sample(jax.random.key(t.seed), 64)
                     save_png(run.samples / f"{state.step:08d}.png", sample_sheet(images))
                 if boundary.metrics is None:
                     continue

@@ -1,4 +1,4 @@
-"""Settings as version 0.1 named them, in today's names."""
+"""Settings and presets as version 0.1 named them, in today's names."""
 
 from typing import Any
 
@@ -14,6 +14,28 @@ _RENAMED = {  # old section and name: new section and name
     ("vae", "widths"): ("encoder", "widths"),
 }
 _SECTIONS = {"posterior": "learner", "neural_ebm": "prior", "ddpm": "model"}
+_PRESETS = {  # of version 0.1, by name: what became of them
+    "svhn-thermo": "is now svhn-paper-thermo",
+    "cifar10-thermo": "is now cifar10-paper-thermo",
+    "celeba-thermo": "is now celeba-paper-thermo",
+    "mnist-uniform": "is now mnist-paper-uniform",
+    "mnist-none": "is now mnist-paper-none",
+    "fashion-mnist-uniform": "is now fashion-mnist-paper-uniform",
+    "fashion-mnist-none": "is now fashion-mnist-paper-none",
+    "svhn-fast": "is gone: `svhn` is what we recommend, `svhn-paper` what the paper did",
+    "cifar10-fast": "is gone: `cifar10` is what we recommend, `cifar10-paper` what the paper did",
+    "celeba-fast": "is gone: `celeba` is what we recommend, `celeba-paper` what the paper did",
+}
+
+
+def became(preset: str) -> str | None:
+    """Return what became of a preset of version 0.1, as a sentence; None if it never was one."""
+    if preset not in _PRESETS:
+        return None
+    return (
+        f"{preset} {_PRESETS[preset]}. A run of it goes on as before, with "
+        f"`kaem train {preset} --out RUN --resume`."
+    )
 
 
 def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar
 
 import jax
@@ -28,6 +29,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "generator": GENERATORS,
     "learner": LEARNERS,
 }
+_NONE = "none"  # the kind of an encoder that a model goes without
 _START = Field(str | None, None)
 # What a section has beside the arguments of its constructor.
 _MORE = {
@@ -111,7 +113,7 @@ class Settings:
         for section in ("model", *usual):
             given = dict(values.get(section, {}))
             kinds[section] = given.pop("kind", usual.get(section, kind))
-            found = allowed(section, kinds[section])
+            found = allowed(section, kinds[section], usual.get(section) == _NONE)
             if recorded:
                 given = {name: value for name, value in given.items() if name in found}
             arguments[section] = resolved(found, given, section)
@@ -146,12 +148,12 @@ class Settings:
 
     def _check_kinds(self) -> None:
         for section, registry in PARTS.items():
-            wanted = self._wanted(section)
-            if section in self.kinds and not issubclass(registry[self.kinds[section]], wanted):
+            wanted, kind = self._wanted(section), self.kinds.get(section, _NONE)
+            if kind != _NONE and not issubclass(registry[kind], wanted):
                 fitting = [name for name, cls in registry.items() if issubclass(cls, wanted)]
                 raise UserError(
                     f"{section}.kind of a model of kind {self.kinds['model']!r} must be one of "
-                    f"{', '.join(fitting)}, got {self.kinds[section]!r}."
+                    f"{', '.join(fitting)}, got {kind!r}."
                 )
 
     def _wanted(self, section: str) -> Any:
@@ -183,7 +185,7 @@ class Settings:
         context: dict[str, Any] = {"data_shape": data_shape}
         keys = {"prior": prior_key, "encoder": prior_key}
         for section in ("prior", "encoder", "generator"):
-            if section in self.kinds:
+            if self.kinds.get(section, _NONE) != _NONE:
                 context["key"] = keys.get(section, generator_key)
                 arguments, kind = self.arguments[section], self.kinds[section]
                 if arguments.get("start"):
@@ -191,7 +193,8 @@ class Settings:
                 else:
                     context[section] = _made(PARTS[section][kind], arguments, context)
                 if section == "prior":
-                    context["coordinates"] = context["latents"] = context[section].shape[0]
+                    context["coordinates"] = context[section].shape[0]
+                    context["latents"] = prod(context[section].shape)
         context["key"] = generator_key
         return _made(MODELS[self.kinds["model"]], self.arguments["model"], context)
 
@@ -225,8 +228,10 @@ class Settings:
                 f"{arguments['start']} makes data of shape {model.data_shape}, but the data has examples "
                 f"of shape {data_shape}; give data of the same shape."
             )
-        noises = {name: arguments[name] for name in ("noise", "generator_noise")}
-        return dataclasses.replace(model, **noises)
+        changed = {name: arguments[name] for name in ("noise", "generator_noise")}
+        if self.kinds["learner"] != "encoder":  # nothing else would train it
+            changed["encoder"] = None
+        return dataclasses.replace(model, **changed)
 
     def learner(self) -> AbstractLearner:
         """Return how the model learns."""
@@ -272,9 +277,11 @@ def _prior(model: Any) -> Any:
     return model.prior
 
 
-def allowed(section: str, kind: str) -> dict[str, Field]:
-    """Return what a section may hold beside its kind."""
+def allowed(section: str, kind: str, optional: bool = False) -> dict[str, Field]:
+    """Return what a section may hold beside its kind, which is `none` where an `optional` part is left out."""
     registry: Mapping[str, Any] = MODELS if section == "model" else PARTS[section]
+    if kind == _NONE and optional:
+        return {}
     return fields(chosen(registry, kind, section), section) | _MORE.get(section, {})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UNREADABLE, UserError
-from .migrate import migrated
+from .migrate import became, migrated
 from .settings import PARTS, allowed
 
 # Presets by name are TOML files of the package, or tables of settings.
@@ -18,8 +18,10 @@ PRESETS: dict[str, Any] = {name: _FOLDER / f"{name}.toml" for name in _NAMES}
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Return the settings of a preset, or say which there are."""
+    """Return the settings of a preset, or say which there are, and what became of an old one."""
     if name not in PRESETS:
+        if told := became(name):
+            raise UserError(told)
         near = difflib.get_close_matches(name, PRESETS, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UserError(
@@ -56,7 +58,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             continue
         kind: Any = entries.get("kind", old.get("kind"))
         if kind != old.get("kind") and section in ("model", *PARTS):
-            known = allowed(section, kind)
+            known = allowed(section, kind, optional=section == "encoder")
             old = {name: value for name, value in old.items() if name in known}
         merged[section] = old | entries
     return merged

@@ -3,9 +3,9 @@
 from ..lazy import submodules
 from .fitting import fit
 from .loop import Plan, TrainingDiverged
-from .optimiser import Adam
+from .optimiser import Adam, averaging
 from .upkeep import Grid, Upkeep
 
-__all__ = ["Adam", "Grid", "Plan", "TrainingDiverged", "Upkeep", "fit"]
+__all__ = ["Adam", "Grid", "Plan", "TrainingDiverged", "Upkeep", "averaging", "fit"]
 
 submodules(__name__)

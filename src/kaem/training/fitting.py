@@ -126,12 +126,12 @@ def fit(
             continue
         history.append({"step": state.step, **boundary.metrics})
         if judge is not None:
-            history[-1] |= judge(state.model)
+            history[-1] |= judge(state.best)
         if boundary.notes:
             history[-1]["notes"] = list(boundary.notes)
-        if callback is not None and callback(dict(history[-1]), _copied(state.model)):
+        if callback is not None and callback(dict(history[-1]), _copied(state.best)):
             break
-    return state.model.prepared(), history
+    return state.best.finished().prepared(), history
 
 
 def _selects(freeze: Any, model: AbstractModel) -> bool:

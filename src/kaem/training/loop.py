@@ -22,7 +22,7 @@ from ..learning import AbstractLearner
 from ..methods import with_arguments
 from ..models import AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
-from .optimiser import Adam, Optimiser, transformation
+from .optimiser import Adam, Optimiser, averages, begun_anew, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
 from .upkeep import Upkeep, carried
 
@@ -66,7 +66,7 @@ class Plan:
         return eqx.filter_jit(self.transform.init)(parameters(model, self.freeze))
 
     def keyed(self, number: int) -> PRNGKeyArray:
-        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation."""
+        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment."""
         return jax.random.fold_in(self.key, number)
 
 
@@ -78,6 +78,12 @@ class State:
     model: Any  # an AbstractModel
     optimiser: Any
     memory: dict[str, Array]  # what the learner keeps: persistent chains, an adapted ladder
+
+    @property
+    def best(self) -> Any:
+        """Return the model to sample and to save: of averaged weights, where the optimiser averages."""
+        means = averages(self.optimiser)
+        return with_parameters(without(self.model, means), means) if means else self.model
 
 
 @dataclass(frozen=True)
@@ -248,6 +254,27 @@ class Dispatch:
         return TrainingDiverged(state, tensor, self.plan.learner.diagnosis(seen))
 
 
+def _aligned(state: State, data: np.ndarray, plan: Plan) -> tuple[State, list[str]]:
+    """Return the state with its prior where the latents of some examples are, or why it stays.
+
+    The averaged weights say where; they and the trained ones then move alike.
+    """
+    key = jax.random.fold_in(plan.keyed(5), state.step)
+    some = np.asarray(jax.random.permutation(key, len(data)))[: plan.upkeep.aligned_examples]
+    best = state.best
+    try:
+        found = best.alignment(as_float(data[some]), key)
+    except ValueError as error:  # latents that no map makes a product of densities of: learn on
+        return state, [f"the prior was not aligned at step {state.step}: {error}"]
+    if found is None:
+        return state, []
+    optimiser = state.optimiser
+    if averages(optimiser):
+        means = parameters(best.moved(found), plan.freeze)
+        optimiser = optimiser._replace(mean=jax.tree.map(jnp.array, means))
+    return replace(state, model=state.model.moved(found), optimiser=optimiser), []
+
+
 def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     """Train from `state` to the plan's last step, yielding at every boundary.
 
@@ -259,32 +286,45 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
         if is_frozen(getattr(state.model, part, None), state.model, plan.freeze):
             grid = replace(grid, **{part: False})
     regrids = set(grid.steps(plan.steps))
-    edges = {plan.steps, *regrids}
+    aligning = plan.upkeep.aligning_steps(plan.steps)
+    if is_frozen(getattr(state.model, "prior", None), state.model, plan.freeze):
+        aligning = set()
+    edges = {plan.steps, *regrids, *aligning}
     for every in (plan.log_every, *plan.marks):
         edges |= set(range(every, plan.steps, every))
     dispatch = Dispatch(plan, data)
     score = plan.upkeep.score_tolerance if plan.learner.follows_score else None
     totals: dict[str, float] = {}
     last_log, warned = state.step, False
+    notes: list[str] = []
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             key = jax.random.fold_in(plan.keyed(2), state.step)
             first = state.step == 0
             model = state.model.regridded(key, grid, new=plan.new and first)
-            optimiser = plan.start(model) if first else carried(state.optimiser, state.model, model)
+            if first:
+                optimiser = plan.start(model)
+            else:
+                optimiser = carried(state.optimiser, state.model, model)
+                optimiser = begun_anew(optimiser, parameters(model, plan.freeze))
             state = replace(state, model=model, optimiser=optimiser)
         state, sums = dispatch(state, edge)
+        if edge in aligning:
+            state, trouble = _aligned(state, data, plan)
+            notes += trouble
         totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
         if edge % plan.log_every and edge != plan.steps:
             yield Boundary(state, None)
             continue
         metrics = {name: total / (edge - last_log) for name, total in totals.items()}
         totals, last_log = {}, edge
-        model, seen, notes = state.model.tended(plan.upkeep.tolerance, score)
+        model, seen, done = state.model.tended(plan.upkeep.tolerance, score)
         metrics |= seen
+        notes += done
         state = replace(state, model=model)
         advice = None if warned else plan.learner.advice(metrics)
         if advice:
             warned = True
             notes.append(advice)
         yield Boundary(state, metrics, tuple(notes))
+        notes = []

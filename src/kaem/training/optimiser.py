@@ -1,10 +1,13 @@
-"""Adam with a rate for the prior and one for everything else."""
+"""Adam with a rate for the prior and one for everything else, and running means of the weights."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import optax
+from jaxtyping import Array
 
 from .parameters import Parameters
 
@@ -18,9 +21,11 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     decay: Literal["constant", "cosine"] = "constant"  # cosine: to a twentieth at the last step
     warmup: int = 0  # updates over which the rates rise from zero
+    weight_decay: float = 0.0  # decoupled (AdamW), of all that is not the prior
+    average: float = 0.0  # decay of a mean of the weights, which is sampled and saved; 0: none
 
     def __post_init__(self) -> None:
-        for name in ("prior_rate", "generator_rate"):
+        for name in ("prior_rate", "generator_rate", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(
                     f"optimiser.{name} must not be negative, got {getattr(self, name)}."
@@ -31,6 +36,10 @@ class Adam:
             )
         if self.warmup < 0:
             raise ValueError(f"optimiser.warmup must not be negative, got {self.warmup}.")
+        if not 0 <= self.average < 1:
+            raise ValueError(
+                f"optimiser.average must be at least 0 and less than 1, such as 0.999, got {self.average}."
+            )
 
     def rate(self, peak: float, steps: int) -> optax.Schedule | float:
         """Return a rate as a function of the updates made, of a run of so many `steps`."""
@@ -62,11 +71,64 @@ def _taking_more(transform: Any) -> optax.GradientTransformation:
 
 @lru_cache(maxsize=64)  # the same object again: an update that was compiled for it is found again
 def _adam(adam: Adam, steps: int) -> optax.GradientTransformation:
-    def rate(peak: float) -> optax.GradientTransformation:
-        return optax.adam(adam.rate(peak, steps), b1=adam.betas[0], b2=adam.betas[1])
+    def rate(peak: float, decay: float = 0.0) -> optax.GradientTransformation:
+        rates, (b1, b2) = adam.rate(peak, steps), adam.betas
+        if decay:
+            return optax.adamw(rates, b1=b1, b2=b2, weight_decay=decay)
+        return optax.adam(rates, b1=b1, b2=b2)
 
     def part(values: Parameters) -> dict[str, str]:
         return {name: "prior" if name.startswith(".prior") else "generator" for name in values}
 
-    rates = {"prior": rate(adam.prior_rate), "generator": rate(adam.generator_rate)}
-    return optax.multi_transform(rates, part)
+    rates = {
+        "prior": rate(adam.prior_rate),
+        "generator": rate(adam.generator_rate, adam.weight_decay),
+    }
+    transform = optax.multi_transform(rates, part)
+    return averaging(transform, adam.average) if adam.average else transform
+
+
+class Averaging(NamedTuple):
+    """The state of an optimiser that averages what it has made."""
+
+    inner: Any
+    mean: Parameters
+    updates: Array
+
+
+def averaging(
+    transform: optax.GradientTransformation, decay: float
+) -> optax.GradientTransformationExtraArgs:
+    """Return an optimiser that also keeps a running mean of the weights it makes.
+
+    `kaem.fit` and runs sample and save that mean. After t updates its decay is at most
+    (1 + t) / (10 + t), so that it forgets the first ones.
+    """
+    inner = optax.with_extra_args_support(transform)
+
+    def init(params: Any) -> Averaging:
+        copied = jax.tree.map(jnp.array, params)
+        return Averaging(inner.init(params), copied, jnp.zeros((), jnp.int32))
+
+    def update(grads: Any, state: Averaging, params: Any = None, **more: Any) -> Any:
+        changes, within = inner.update(grads, state.inner, params, **more)
+        t = state.updates + 1
+        kept = jnp.minimum(decay, t / (9 + t))
+        new = optax.apply_updates(params, changes)
+        mean = jax.tree.map(lambda old, new: kept * old + (1 - kept) * new, state.mean, new)
+        return changes, Averaging(within, mean, t)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def averages(optimiser: Any) -> Parameters:
+    """Return the running mean that the state of an optimiser holds, or nothing."""
+    return optimiser.mean if isinstance(optimiser, Averaging) else {}
+
+
+def begun_anew(optimiser: Any, params: Parameters) -> Any:
+    """Return the state with a running mean that begins at these weights, if it has one."""
+    if not isinstance(optimiser, Averaging):
+        return optimiser
+    mean = jax.tree.map(jnp.array, params)
+    return optimiser._replace(mean=mean, updates=jnp.zeros((), jnp.int32))

@@ -48,12 +48,25 @@ class Upkeep:
 
     tolerance: float = 1e-4  # on the CDF while training; sampling afterwards uses 2e-7
     score_tolerance: float = 0.1  # on the tabulated score, as a share of the tilt, for chains
+    alignments: int = (
+        0  # how often the prior is moved to where an encoder's latents are, last at the end
+    )
+    aligned_examples: int = 4000  # whose latents say where that is
     grid: Grid = field(default_factory=Grid)
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "score_tolerance"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"upkeep.{name} must be positive, got {getattr(self, name)}.")
+        if self.alignments < 0 or self.aligned_examples < 1:
+            raise ValueError(
+                "upkeep.alignments must not be negative and upkeep.aligned_examples be positive, got "
+                f"{self.alignments} and {self.aligned_examples}."
+            )
+
+    def aligning_steps(self, total: int) -> set[int]:
+        """Return after which of `total` updates the prior is aligned."""
+        return {round(total * k / self.alignments) for k in range(1, self.alignments + 1)} - {0}
 
 
 def is_new(model: Any) -> bool:

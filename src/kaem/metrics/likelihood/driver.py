@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...errors import UserError
-from ...learning.schedules import checked_ladder, power_law
-from ...models import AbstractModel
+from ...learning.schedules import checked_ladder
+from ...models import AbstractModel, LatentModel
 from ...posterior.annealing import annealed, prior_path
-from .estimators import ESTIMATORS, Effort, Estimator, Task, from_weights
+from .estimators import ESTIMATORS, Estimator, usual_ladder
+from .rounds import Examples, Plan, common_error
+from .task import Effort, from_weights
 
-_EXPONENT = 4.0  # of the ladder: l has a standard deviation of 10^2 to 10^3 at the prior
 _PRIOR_PARTICLES = 512  # for the normaliser of a prior, which all examples share
+TARGET_ERROR = 0.25  # nats: sixteen effective samples, where four are the least that mean anything
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class LogLikelihood:
     monte_carlo_error: float  # of the mean; examples that share proposals err together
     dimensions: int
     from_bytes: bool
+    passes: Float[np.ndarray, " n"] | None = None  # of the generator, that went into each example
+    target_error: float | None = None  # that effort was to reach; None: it was stated
 
     @property
     def mean(self) -> float:
@@ -72,6 +77,8 @@ def log_likelihood(
     *,
     key: PRNGKeyArray,
     method: str = "importance",
+    target_error: float | None = None,
+    budget: int | None = None,
     samples: int | None = None,
     temperatures: int | Sequence[float] | None = None,
     steps: int | None = None,
@@ -82,51 +89,44 @@ def log_likelihood(
 
     `ESTIMATORS` has the methods. The generator's own noise is off, as it is when the model is
     sampled. Prior draws are by the prior's own inverse transform: 'exact' is, the paper's is as coarse
-    as its nodes.
+    as its nodes. With an encoder, `importance` and `ais` start near its guesses.
 
-    **Arguments:** `x` are data as the model makes them, or bytes; `samples` the number of
-    proposals (`importance`), of independent chains for each example, or of particles (`ais`);
-    `temperatures` their number, spaced by a power law, or a ladder from 0 to 1; `steps` the draws
-    kept of each chain after as many discarded ones, or the moves of a particle at each
-    temperature; `batch` the examples treated at once; what is usual for the method is taken for None.
-    `progress` is called with the number of examples done and of all.
+    Unless an effort is stated, that of `importance` and `ais` adapts: it doubles for the examples
+    whose error is above the target, until none is or the next round would exceed the budget.
+
+    **Arguments:** `x` are data as the model makes them, or bytes; `target_error` is the standard error in
+    nats that each example should have (0.25), `budget` the passes of the generator that it may cost.
+    `samples`, `temperatures` and `steps` state an effort instead: the number of proposals (`importance`),
+    of independent chains for each example, or of particles (`ais`); the number of temperatures, spaced by a
+    power law, or a ladder from 0 to 1; the draws kept of each chain after as many discarded ones, or the
+    moves of a particle at each temperature. `batch` are the examples treated at once. What is usual for the
+    method is taken for None. `progress` is called with the number of examples done and of all.
     """
-    effort = resolved(model, method, samples, temperatures, steps, batch)
+    plan = planned(model, method, target_error, budget, samples, temperatures, steps, batch)
     latent = model.with_latents("log p(x)")
     from_bytes, x = np.asarray(x).dtype == np.uint8, latent.checked_data(x)
-    if temperatures is None or isinstance(temperatures, int):
-        t = jnp.asarray(power_law(effort.temperatures, _EXPONENT))
-    else:
-        t = jnp.asarray(checked_ladder(list(temperatures)))
+    if not (temperatures is None or isinstance(temperatures, int)):
+        plan = plan._replace(ladder=jnp.asarray(checked_ladder(list(temperatures))))
     key, normaliser_key = jax.random.split(key)
-    latent, n, parts = latent.prepared(), len(x), []
-    size = min(effort.batch, n)
-    for start in range(0, n, size):
-        rows = np.arange(start, start + size) % n  # a last batch of full size compiles nothing new
-        own = jax.random.fold_in(key, start)
-        part = ESTIMATORS[method].estimate(Task(latent, x[rows], t, effort, key, own))
-        parts.append([array[..., : n - start] for array in part])
-        if progress is not None:
-            progress(min(start + size, n), n)
-    value, error, effective, shared = (
-        np.concatenate(part, -1) for part in zip(*parts, strict=True)
-    )
-    common = np.sqrt(np.sum(error**2)) / n
-    if len(shared):
-        by_chunk = shared.mean(axis=1)
-        common = np.std(by_chunk, ddof=1) / len(by_chunk) ** 0.5
+    latent = latent.prepared()
+    examples = Examples(ESTIMATORS[method], latent, x, min(plan.effort.batch, len(x)), key)
+    run = examples.fixed if plan.target is None else examples.adaptive
+    found, passes = run(plan, progress or (lambda done, of: None))
+    value, error, common = found.value, found.error, common_error(found)
     if not latent.prior.exact:
-        log_z, log_z_error = _log_normaliser(latent.prior, t, effort, normaliser_key)
+        log_z, log_z_error = _log_normaliser(latent.prior, plan, normaliser_key)
         value, error = value - log_z, np.hypot(error, log_z_error)
-        common = np.hypot(common, log_z_error)
+        common = float(np.hypot(common, log_z_error))
     return LogLikelihood(
         method=method,
         value=value,
         error=error,
-        effective_samples=effective,
-        monte_carlo_error=float(common) if np.isfinite(error).all() else float("inf"),
+        effective_samples=found.effective,
+        monte_carlo_error=common if np.isfinite(error).all() else float("inf"),
         dimensions=prod(model.data_shape),
         from_bytes=bool(from_bytes or (model.output == "sigmoid" and len(model.data_shape) == 3)),
+        passes=passes,
+        target_error=plan.target,
     )
 
 
@@ -137,18 +137,20 @@ def estimator(method: str) -> Estimator:
     return ESTIMATORS[method]
 
 
-def resolved(
+def planned(
     model: AbstractModel,
     method: str,
+    target_error: float | None = None,
+    budget: int | None = None,
     samples: int | None = None,
     temperatures: int | Sequence[float] | None = None,
     steps: int | None = None,
     batch: int | None = None,
-) -> Effort:
+) -> Plan:
     """Return what `log_likelihood` would spend with these arguments, or raise, saying what is wrong."""
-    prior = model.with_latents("log p(x), an integral over latents,").prior
+    latent = model.with_latents("log p(x), an integral over latents,")
     chosen = estimator(method)
-    if not (prior.exact or chosen.tilted):
+    if not (latent.prior.exact or chosen.tilted):
         others = " or ".join(repr(name) for name, other in ESTIMATORS.items() if other.tilted)
         raise UserError(
             "a neural energy's prior is not normalised and cannot be drawn exactly, which method "
@@ -160,22 +162,44 @@ def resolved(
         raise ValueError(
             f"{method} sampling has no {what}; leave that out, or choose another method."
         )
+    stated = [name for name, v in (given | {"samples": samples}).items() if v is not None]
+    goals = {"target_error": target_error, "budget": budget}
+    if goal := " and ".join(name for name, value in goals.items() if value is not None):
+        adapting = " or ".join(name for name, other in ESTIMATORS.items() if other.budget)
+        if not chosen.budget:
+            raise ValueError(
+                f"the effort of {method} does not adapt, so that it takes no {goal}; choose {adapting}."
+            )
+        if stated:
+            raise ValueError(
+                f"{goal} adapts the effort that {' and '.join(stated)} would state; give one or the other."
+            )
+    if target_error is not None and not target_error > 0:
+        raise ValueError(f"a target_error must be positive, in nats, got {target_error}.")
+    if budget is not None and budget < 1:
+        raise ValueError(f"a budget is a number of passes of at least 1, got {budget}.")
     rungs = temperatures
     if rungs is not None and not isinstance(rungs, int):
         rungs = len(rungs) - 1
-    pairs = zip((samples, rungs, steps, batch), chosen.effort, strict=True)
+    pairs = zip((samples, rungs, steps, batch), chosen.usual(_has_encoder(latent)), strict=True)
     effort = Effort(*(usual if value is None else value for value, usual in pairs))
     least = Effort(2, 1, chosen.least_steps, 1)
     for name, value, low in zip(Effort._fields, effort, least, strict=True):
         if value < low:
             raise ValueError(f"{method} needs {name} of at least {low}, got {value}.")
-    return effort
+    adapts = chosen.budget and not stated
+    target = (target_error or TARGET_ERROR) if adapts else None
+    return Plan(effort, target, budget or chosen.budget, None)
 
 
-def _log_normaliser(
-    prior: Any, t: Float[Array, " N+1"], effort: Effort, key: PRNGKeyArray
-) -> tuple[float, float]:
+def _has_encoder(model: LatentModel) -> bool:
+    one = jax.ShapeDtypeStruct((1, *model.data_shape), jnp.float32)
+    return eqx.filter_eval_shape(model.encoded, one) is not None
+
+
+def _log_normaliser(prior: Any, plan: Plan, key: PRNGKeyArray) -> tuple[float, float]:
     """Return log Z of a prior that tilts what its path starts at, and its error."""
-    log_w = annealed(prior_path, prior, t, _PRIOR_PARTICLES, 1, key, effort.steps)
-    value, error, _ = from_weights(np.asarray(log_w, float), _PRIOR_PARTICLES)
-    return float(value[0]), float(error[0])
+    t = usual_ladder(plan.effort.temperatures, near=False) if plan.ladder is None else plan.ladder
+    log_w = annealed(prior_path, prior, t, _PRIOR_PARTICLES, 1, key, plan.effort.steps)
+    found = from_weights(np.asarray(log_w, float))
+    return float(found.value[0]), float(found.error[0])

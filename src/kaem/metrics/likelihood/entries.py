@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ...models import AbstractModel
 from .. import figures
 from ..metric import Entry, Examples, Metric, Request, finite
-from .driver import log_likelihood, resolved
+from .driver import LogLikelihood, log_likelihood, planned
 from .estimators import ESTIMATORS
 
 
@@ -23,7 +24,7 @@ def likelihood(source: Examples, method: str) -> dict[str, Entry]:
     source.figures[f"likelihood-{method}.png"] = partial(figures.likelihoods, found.value, method)
     about: Entry = {
         "method": method,
-        "effort": resolved(model, method, **effort)._asdict(),
+        "effort": _spent(model, found, effort),
         **source.about,
         "least_effective_samples": float(found.effective_samples.min()),
     }
@@ -40,25 +41,40 @@ def likelihood(source: Examples, method: str) -> dict[str, Entry]:
         if not ESTIMATORS[method].bound:
             bound = log_likelihood(model, x, method="importance", key=key).mean
             about["importance_bound"] = bound
-        about["why"] = _collapse(model, method, found.mean, bound)
+        about["why"] = _collapse(model, found, bound)
     return {
         f"log_marginal_{method}": finite(nats) | about,
         f"bits_per_dimension_{method}": finite(bits) | about,
     }
 
 
-def _effort(request: Request) -> dict[str, int | None]:
-    steps, temperatures = request.steps, request.temperatures
-    return {"samples": request.proposals, "temperatures": temperatures, "steps": steps}
+def _effort(request: Request) -> dict[str, Any]:
+    own = ("temperatures", "steps", "target_error", "budget")
+    return {"samples": request.proposals} | {name: getattr(request, name) for name in own}
 
 
-def _collapse(model: AbstractModel, method: str, value: float, bound: float | None) -> str:
+def _spent(model: AbstractModel, found: LogLikelihood, effort: dict[str, Any]) -> Entry:
+    """Return the effort that was stated, or what one that adapted was to reach, and came to."""
+    plan = planned(model, found.method, **effort)
+    passes = found.passes
+    assert passes is not None
+    came_to = {"mean_passes": float(passes.mean()), "most_passes": float(passes.max())}
+    if plan.target is None:
+        return plan.effort._asdict() | came_to
+    largest = float(found.error.max())
+    goal = {"target_error": plan.target, "budget": plan.budget}
+    share = float(np.mean(found.error <= plan.target))
+    return goal | came_to | {"share_at_target": share} | finite({"largest_error": largest})
+
+
+def _collapse(model: AbstractModel, found: LogLikelihood, bound: float | None) -> str:
     """Say why there is no error, what the value is worth then, which of two to believe, and what to try.
 
     Importance sampling and AIS average weights whose mean is p(x): by Markov's inequality they are
     more than b nats too high with a probability of at most e^-b. Chains that have not mixed promise
     nothing in either direction.
     """
+    method, value = found.method, found.mean
     if bound is not None:
         verdict = (
             f"Importance sampling of the same examples gives {bound:.4g}, which is hardly ever too high: "
@@ -73,25 +89,26 @@ def _collapse(model: AbstractModel, method: str, value: float, bound: float | No
             f"where they started and have no error. {verdict}. More --steps and --temperatures let the "
             "chains mix; ais gives another lower bound, and the largest of those is the best."
         )
+    latent = model.with_latents("log p(x)")
     worth = (
         "it is a lower bound, more than b nats too high with a probability of at most exp(-b)"
-        if model.with_latents("log p(x)").prior.exact
+        if latent.prior.exact
         else "it means little, since the normaliser of its prior is as uncertain"
     )
-    other = (
-        "more --temperatures and --proposals raise it"
-        if ESTIMATORS[method].ladder
-        else "more --proposals raise it; ais gives another lower bound, and the larger is the better"
-    )
+    ladder = ESTIMATORS[method].ladder
+    stated = "more --temperatures and --proposals raise" if ladder else "more --proposals raise"
+    more = f"{stated if found.target_error is None else 'a larger --budget raises'} it"
+    if not ladder:
+        more += "; ais gives another lower bound, and the larger is the better"
     return (
         "for some examples fewer than four effective samples carry the weight, so that the value has "
-        f"no error: {worth}; {other}. Estimates from chains (steppingstone, corrected, trapezoid) count "
+        f"no error: {worth}; {more}. Estimates from chains (steppingstone, corrected, trapezoid) count "
         "only where they are larger and say that they have mixed."
     )
 
 
 def _check(model: AbstractModel, request: Request, method: str) -> None:
-    resolved(model, method, **_effort(request))
+    planned(model, method, **_effort(request))
 
 
 def likelihood_metrics() -> dict[str, Metric]:
@@ -101,7 +118,7 @@ def likelihood_metrics() -> dict[str, Metric]:
             f"log p(x) and bits per dimension: {estimator.help}",
             "examples",
             partial(likelihood, method=method),
-            options=("proposals", "temperatures", "steps"),
+            options=("proposals", "temperatures", "steps", "target_error", "budget"),
             check=partial(_check, method=method),
             flag="--likelihood",
         )

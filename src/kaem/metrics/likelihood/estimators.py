@@ -2,11 +2,12 @@ r"""Estimators of $\log p(x)$, each with its error.
 
 With $l(z) = \log p(x\mid z)$ and power posteriors $p_t \propto p(z)\,e^{t\,l(z)}$, whose mean of $l$ is $E_t$:
 
-- *importance*: $\log\frac1S\sum_s w_s$ with $z_s$ from the prior and $w = e^l$, or from an encoder;
+- *importance*: $\log\frac1S\sum_s w_s$ with $z_s$ from the prior and $w = e^l$, or near an encoder's guess;
 - *trapezoid*: $\frac12\sum_k\Delta t_k(E_{k-1} + E_k)$, which is off by $O(1/N_t^2)$;
 - *steppingstone*: $\sum_k \log\mathbb{E}_{k-1}e^{\Delta t_k l}$;
 - *corrected*: the trapezoid and its Kullback-Leibler correction (eq. disc);
-- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior.
+- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior, or from a refined guess $q$ by
+  $\pi_t \propto q^{1-t}\,(p(x\mid z)\,p(z))^t$.
 
 In exact algebra the correction turns the trapezoid into steppingstone. Here each divergence is
 estimated with draws of its own first argument, as its definition asks:
@@ -16,53 +17,34 @@ and what remains is the mean of the forward and the reverse steppingstone: a log
 biased downwards in the one and upwards in the other, and half of each cancels to first order.
 
 A logarithm of weights is never too high in expectation, and its error is that of the delta
-method. Errors are of Monte Carlo only: the trapezoid's own is for `corrected` to show.
+method. Every density proposes: with an encoder, weights are of its guess as refined for each example
+(`kaem.posterior.local`). Errors are of Monte Carlo only: the trapezoid's own is for `corrected` to show.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
-import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy import special
 
+from ...learning.schedules import power_law
 from ...models import LatentModel
-from ...posterior.annealing import annealed, posterior_path, tempered_chains
+from ...posterior.annealing import (
+    PILOT,
+    annealed,
+    local_path,
+    posterior_path,
+    tempered_chains,
+)
 from ..diagnostics import effective_sample_size
+from .importance import importance
+from .task import COLLAPSED, Effort, Estimate, Task, Values, from_weights
 
-Values = Float[np.ndarray, "..."]
-
-_CHUNK = 256  # proposals decoded at once
-_COLLAPSED = 4.0  # with fewer effective samples, or draws of a chain, errors mean nothing
-
-
-class Effort(NamedTuple):
-    """What a method spends on an example, and how many examples it takes at once."""
-
-    samples: int  # proposals, chains, or particles
-    temperatures: int  # N_t
-    steps: int  # draws kept of each chain (as many go before), or moves at each temperature
-    batch: int
-
-
-class Task(NamedTuple):
-    """A batch of examples, and what may be spent on it."""
-
-    model: LatentModel
-    x: Float[Array, "B ..."]
-    t: Float[Array, " N+1"]
-    effort: Effort
-    shared: PRNGKeyArray  # of what serves all batches, such as proposals from the prior
-    own: PRNGKeyArray  # of this batch
-
-
-# log p(x) of a batch, its error, effective sample sizes, and the relative errors [K, B] of chunks of
-# proposals that all examples share, if there are any.
-Estimate = tuple[Values, Values, Values, Values]
+_EXPONENT = 4.0  # of the ladder: l has a standard deviation of 10^2 to 10^3 at the prior
+_NEAR_EXPONENT = 1.5  # of that from a refined guess, whose tails are hardly ever right
 
 
 @dataclass(frozen=True)
@@ -71,80 +53,44 @@ class Estimator:
 
     help: str
     estimate: Callable[[Task], Estimate]
-    effort: Effort  # usually
+    effort: Effort  # usually; where it adapts, to begin with
+    near: Effort | None = None  # the same from guesses of an encoder, if it can start there
+    budget: int = 0  # passes of the generator for an example, where effort adapts; 0: it does not
     bound: bool = False  # whether it averages weights whose mean is p(x)
     tilted: bool = False  # whether it can start at what a prior tilts, and not at the prior
     ladder: bool = True  # whether it has temperatures and steps
     least_steps: int = 1
 
+    def usual(self, near: bool) -> Effort:
+        """Return what it usually spends, near an encoder's guess or without."""
+        return self.near if near and self.near is not None else self.effort
 
-def from_weights(
-    log_w: Float[np.ndarray, "S B"], samples: int, log_squares: Values | None = None
-) -> tuple[Values, Values, Values]:
-    """Return the logarithm of the mean weight, its error by the delta method, and the effective sample size.
-
-    Of weights, or of the sums of weights and of their squares over chunks of them.
-    """
-    total = special.logsumexp(log_w, axis=0)
-    squares = special.logsumexp(2 * log_w if log_squares is None else log_squares, axis=0)
-    effective = np.exp(2 * total - squares)
-    variance = np.maximum(1 / effective - 1 / samples, 0) * samples / (samples - 1)
-    error = np.where(effective < _COLLAPSED, np.inf, np.sqrt(variance))
-    return total - np.log(samples), error, effective
+    def passes(self, effort: Effort) -> int:
+        """Return the passes of the generator that go into weights of an example."""
+        if not self.ladder:
+            return effort.samples
+        particles = effort.samples + min(effort.samples, PILOT)
+        return particles * effort.temperatures * effort.steps
 
 
-def _importance(task: Task) -> Estimate:
-    samples = task.effort.samples
-    chunks = max(ceil(samples / _CHUNK), min(samples, 16))
-    each = ceil(samples / chunks)
-    *sums, shared = _weights(task.model, task.x, task.shared, task.own, chunks, each)
-    first, second = (np.asarray(part, float) for part in sums)
-    value, error, effective = from_weights(first, chunks * each, second)
-    relative = np.exp(first - np.log(each) - value) - 1
-    return value, error, effective, relative if shared else relative[:0]
-
-
-@eqx.filter_jit
-def _weights(
-    model: LatentModel,
-    x: Float[Array, "B ..."],
-    shared: PRNGKeyArray,
-    own: PRNGKeyArray,
-    chunks: int,
-    each: int,
-) -> tuple[Float[Array, "K B"], Float[Array, "K B"], bool]:
-    r"""Return sums of weights and of their squares over chunks of proposals, and whether all share these.
-
-    With an encoder, $w = p(x\mid z)\,p(z)/q(z\mid x)$ of draws of its $q$ (Burda et al., 2016).
-    """
-    guess = model.encoded(x)
-
-    def drawn(key: PRNGKeyArray) -> Float[Array, " B"]:
-        assert guess is not None
-        z = guess.draw(key)
-        log_ratio = model.prior.log_prob(z) - guess.log_prob(z)
-        return model.log_likelihood(x, model.decode(z)) + log_ratio
-
-    def chunk(key: PRNGKeyArray) -> tuple[Array, Array]:
-        if guess is None:
-            means = model.decode(model.prior.sample(key, each))
-            log_w = model.log_likelihood_matrix(x, means)
-        else:
-            log_w = jax.lax.map(drawn, jax.random.split(key, each)).T
-        return jax.nn.logsumexp(log_w, axis=1), jax.nn.logsumexp(2 * log_w, axis=1)
-
-    keys = jax.random.split(shared if guess is None else own, chunks)
-    return *jax.lax.map(chunk, keys), guess is None
+def usual_ladder(number: int, near: bool) -> Float[Array, " N+1"]:
+    """Return so many temperatures by the power law for a path from the prior, or from near a guess."""
+    return jnp.asarray(power_law(number, _NEAR_EXPONENT if near else _EXPONENT))
 
 
 def _ais(task: Task) -> Estimate:
-    model, x, t, effort, _, key = task
-    log_w = annealed(_path, (model, x), t, effort.samples, len(x), key, effort.steps)
-    return *from_weights(np.asarray(log_w, float), effort.samples), np.empty((0, len(x)))
+    model, x, local, t, effort, _, key = task
+    path, argument = (_path, (model, x)) if local is None else (_near, (model, x, local))
+    log_w = annealed(path, argument, t, effort.samples, len(x), key, effort.steps)
+    return from_weights(np.asarray(log_w, float))
 
 
 def _path(argument: Any) -> Any:
     return posterior_path(*argument)
+
+
+def _near(argument: Any) -> Any:
+    return local_path(*argument)
 
 
 @eqx.filter_jit
@@ -163,14 +109,15 @@ Formula = Callable[[Values, Values], tuple[Values, Values]]
 
 def _along_chains(help: str, formula: Formula) -> Estimator:
     def estimate(task: Task) -> Estimate:
-        model, x, t, effort, _, key = task
+        model, x, _, t, effort, _, key = task
         seen = _tempered(model, x, t, effort.samples, effort.steps, key)
         draws = np.moveaxis(np.asarray(seen, float), (2, 0, 3, 1), (0, 1, 2, 3))  # [C, S, B, N+1]
         value, influence = formula(np.asarray(t, float), draws)
         effective = effective_sample_size(influence)
         error = influence.std(axis=(0, 1), ddof=1) / np.sqrt(effective)
-        mixed = effective >= _COLLAPSED * effort.samples
-        return value, np.where(mixed, error, np.inf), effective, np.empty((0, len(x)))
+        mixed = effective >= COLLAPSED * effort.samples
+        error = np.where(mixed, error, np.inf)
+        return Estimate(value, error, effective, np.full(len(x), np.nan), np.empty((0, len(x))))
 
     return Estimator(help, estimate, Effort(8, 32, 200, 16), least_steps=8)
 
@@ -205,9 +152,11 @@ def _log_means(log_w: Values) -> tuple[Values, Values]:
 
 ESTIMATORS: dict[str, Estimator] = {
     "importance": Estimator(
-        "weights of draws from the prior, or from an encoder: a lower bound",
-        _importance,
+        "weights of draws from the prior, or near an encoder's guess: a lower bound",
+        importance,
         Effort(16_384, 1, 1, 256),
+        near=Effort(1024, 1, 1, 64),
+        budget=131_072,
         bound=True,
         ladder=False,
     ),
@@ -215,9 +164,11 @@ ESTIMATORS: dict[str, Estimator] = {
     "corrected": _along_chains("the trapezoid with its Kullback-Leibler correction", corrected),
     "steppingstone": _along_chains("ratios of neighbouring power posteriors", steppingstone),
     "ais": Estimator(
-        "particles annealed from the prior: a lower bound, for every prior",
+        "particles annealed from the prior, or an encoder's guess: a lower bound, for every prior",
         _ais,
         Effort(32, 200, 1, 64),
+        near=Effort(32, 16, 1, 64),
+        budget=32_768,
         bound=True,
         tilted=True,
     ),
