@@ -8,8 +8,9 @@ domain, proposals are rejected.
 A neural prior $e^{f(z)}\mathcal{N}(z; 0, I)/Z$ cannot be drawn exactly: its path starts at the normal,
 with $l = f + \log p(x\mid z)$, or $l = f$ for the prior alone.
 
-The path of a model with an encoder starts at the refined guess $q$ instead (`kaem.posterior.local`),
-$\pi_t \propto q^{1-t}\,(p(x\mid z)\,p(z))^t$, that is $l = \log p(x\mid z)\,p(z)/q$. Its latents are the standard
+The path of a model with an encoder starts at the refined guess $q$ instead (`kaem.posterior.local`), of
+which a share $d$ is the prior, in case the posterior is elsewhere too: $q' = (1 - d)\,q + d\,p$ and
+$\pi_t \propto q'^{1-t}\,(p(x\mid z)\,p(z))^t$, that is $l = \log p(x\mid z)\,p(z)/q'$. Its latents are the standard
 normals that make draws of $q$: posteriors are nearly isotropic there, and one step size fits all.
 """
 
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .evaluator import evaluator
-from .guess import bend
+from .guess import bend, straighten
 from .kernels import MALA, Evaluate, Evaluation
 from .local import Local, standard_log_prob
 from .tempering import Population
@@ -34,6 +35,7 @@ Ladder = Float[Array, " N+1"]
 _ACCEPTANCE = 0.574
 _FIRST_STEP = 0.1
 _GAIN = 0.5  # of log step sizes, while the target keeps changing
+DEFENCE = 0.1  # d: the share of the prior in what proposes near a guess
 PILOT = 8  # particles that tune step sizes, at most
 
 
@@ -82,8 +84,9 @@ def prior_path(prior: Any) -> Path:
 
 
 def local_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> Path:
-    """Return the path from refined guesses to the posteriors of a batch; its latents are noise [..., B, D]."""
-    dimensions = local.mean.shape[1]
+    """Return the path from defended guesses to the posteriors of a batch; its latents are noise [..., B, D]."""
+    batch, dimensions = local.mean.shape
+    bounds = model.prior.bounds
 
     def log_prior(z: Array) -> tuple[Array, Array]:
         value, pull = jax.vjp(model.prior.log_prob, z)
@@ -93,21 +96,34 @@ def local_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> 
     log_volume = local.log_volume()
 
     def latents(noise: Float[Array, "B D"]) -> tuple[Array, Array]:
-        z, log_slope = bend(local.at(noise), model.prior.bounds)
-        return z.reshape(len(z), *model.prior.shape), log_slope - standard_log_prob(noise)
+        z, log_slope = bend(local.at(noise), bounds)
+        return z.reshape(len(z), *model.prior.shape), log_slope
 
     def evaluate(noise: Float[Array, "*n B D"]) -> Evaluation:
         if noise.ndim > 2:
             each = noise.reshape(-1, *noise.shape[-2:])
             found = jax.lax.map(evaluate, each)
             return jax.tree.map(lambda a: a.reshape(*noise.shape[:-2], *a.shape[1:]), found)
-        (z, more), pull = jax.vjp(latents, noise)
-        here = posterior(z)
-        (score,) = pull((here.likelihood_score + here.prior_score, jnp.ones_like(more)))
-        value = here.log_likelihood + here.log_prior + more - log_volume
-        return Evaluation(value, score, standard_log_prob(noise), -noise)
+        (z, log_slope), pull = jax.vjp(latents, noise)
+        here, one = posterior(z), jnp.ones_like(log_slope)
+        (likelihood_score,) = pull((here.likelihood_score, 0 * one))
+        (prior_score,) = pull((here.prior_score, one))
+        # All densities are of the noise; q' is the guess's, defended by the prior's.
+        parts = jnp.stack([standard_log_prob(noise), here.log_prior + log_slope - log_volume])
+        weighted = parts + jnp.log(jnp.array([1 - DEFENCE, DEFENCE]))[:, None]
+        proposal, share = jax.nn.logsumexp(weighted, axis=0), jax.nn.softmax(weighted, axis=0)
+        score = share[0, :, None] * -noise + share[1, :, None] * prior_score
+        value = here.log_likelihood + parts[1] - proposal
+        return Evaluation(value, likelihood_score + prior_score - score, proposal, score)
 
-    return Path(evaluate, lambda key, n: jax.random.normal(key, (n, dimensions)))
+    def draw(key: PRNGKeyArray, n: int) -> Float[Array, "n D"]:
+        noise_key, prior_key, which_key = jax.random.split(key, 3)
+        straight = straighten(model.prior.sample(prior_key, n).reshape(n, -1), bounds)
+        far = jax.vmap(local.noise)(straight.reshape(-1, batch, dimensions)).reshape(n, -1)
+        from_prior = jax.random.bernoulli(which_key, DEFENCE, (n, 1))
+        return jnp.where(from_prior, far, jax.random.normal(noise_key, (n, dimensions)))
+
+    return Path(evaluate, draw)
 
 
 def _tuning(log_step: Array, acceptance: Array, i: Array, burn_in: int) -> Array:

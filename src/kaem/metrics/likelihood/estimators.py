@@ -6,8 +6,8 @@ With $l(z) = \log p(x\mid z)$ and power posteriors $p_t \propto p(z)\,e^{t\,l(z)
 - *trapezoid*: $\frac12\sum_k\Delta t_k(E_{k-1} + E_k)$, which is off by $O(1/N_t^2)$;
 - *steppingstone*: $\sum_k \log\mathbb{E}_{k-1}e^{\Delta t_k l}$;
 - *corrected*: the trapezoid and its Kullback-Leibler correction (eq. disc);
-- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior, or from a refined guess $q$ by
-  $\pi_t \propto q^{1-t}\,(p(x\mid z)\,p(z))^t$.
+- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior, or from a refined guess, defended by
+  the prior, $q'$, by $\pi_t \propto q'^{1-t}\,(p(x\mid z)\,p(z))^t$.
 
 In exact algebra the correction turns the trapezoid into steppingstone. Here each divergence is
 estimated with draws of its own first argument, as its definition asks:

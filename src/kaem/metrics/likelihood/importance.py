@@ -20,12 +20,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...models import LatentModel
+from ...posterior.annealing import DEFENCE
 from ...posterior.guess import bend, straighten
 from ...posterior.local import Local, standard_log_prob
 from .task import Estimate, Task, from_weights
 
 _CHUNK = 256  # proposals decoded at once
-_PRIOR_SHARE = 0.1  # d
 _WIDENED = 1.2  # c
 
 
@@ -64,7 +64,7 @@ def _local_weights(
     bounds, shape = model.prior.bounds, model.prior.shape
     batch, dimensions = local.mean.shape
     log_volume, decode = local.log_volume(), model.generator.decoder()
-    from_prior = max(1, round(_PRIOR_SHARE * samples))
+    from_prior = max(1, round(DEFENCE * samples))
     widened = (samples - from_prior) // 2
     as_it_is = samples - from_prior - widened
     scales = jnp.where(jnp.arange(samples - from_prior) < as_it_is, 1.0, _WIDENED)

@@ -12,6 +12,9 @@ from ...posterior.local import Local
 Values = Float[np.ndarray, "..."]
 
 COLLAPSED = 4.0  # with fewer effective samples, or draws of a chain, errors mean nothing
+_ROUNDING = (
+    2.0**-21
+)  # of a logarithm of weights, four units in its last place: no draw averages it away
 
 
 class Effort(NamedTuple):
@@ -61,6 +64,9 @@ def from_weights(
 def from_sums(total: Values, squares: Values, number: Values, shared: Values) -> Estimate:
     """Return the same, of the logarithms of the sums of `number` weights and of their squares."""
     effective = np.exp(2 * total - squares)
+    value = total - np.log(number)
     variance = np.maximum(1 / effective - 1 / number, 0) * number / (number - 1)
-    error = np.where(effective < COLLAPSED, np.inf, np.sqrt(variance))
-    return Estimate(total - np.log(number), error, effective, number, shared)
+    error = np.hypot(np.sqrt(variance), _ROUNDING * np.maximum(1, np.abs(value)))
+    return Estimate(
+        value, np.where(effective < COLLAPSED, np.inf, error), effective, number, shared
+    )
