@@ -121,7 +121,7 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
         case {"class": str(name), "fields": dict(fields)} if name in _known():
             cls = _known()[name]
             known = {f.name: f.default for f in dataclasses.fields(cls)}
-            older = {n: d for n, d in known.items() if n not in fields and d is None}
+            older = {n: d for n, d in known.items() if n not in fields and d in (None, ())}
             if fields.keys() | older.keys() != known.keys():
                 raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(known)}")
             values = {field: _restore(child, read) for field, child in fields.items()}

@@ -21,7 +21,7 @@ def tiny_kan():
 def tiny_cnn():
     keys = jax.random.split(jax.random.key(1), 2)
     prior = MixturePrior(2, 4, key=keys[0], cells=64).cache()
-    model = KAEM(prior, CNN(4, (8, 12, 3), key=keys[1], widths=(6,), slope=0.2))
+    model = KAEM(prior, CNN(4, (8, 12, 3), key=keys[1], widths=(6,), slope=0.2, hidden=(9,)))
     return model, quantise(model, samples=64)
 
 

@@ -42,10 +42,12 @@ def kan(basis="rbf", activation="relu", output="sigmoid", shape=(4, 3), depth=2)
     return KAEM(univariate(), generator)
 
 
-def cnn(shape=(8, 12, 3), prior=None):
+def cnn(shape=(8, 12, 3), prior=None, hidden=()):
     if prior is None:
         prior = MixturePrior(2, 5, key=jax.random.key(0), cells=64, domain=(-4.0, 4.0)).cache()
-    generator = CNN(prior.shape[0], shape, key=jax.random.key(1), widths=(6,), slope=0.2)
+    generator = CNN(
+        prior.shape[0], shape, key=jax.random.key(1), widths=(6,), slope=0.2, hidden=hidden
+    )
     rng = np.random.default_rng(0)
     biases = tuple(jnp.asarray(rng.normal(size=b.shape), jnp.float32) for b in generator.biases)
     return KAEM(prior, eqx.tree_at(lambda g: g.biases, generator, biases))
@@ -59,6 +61,7 @@ MODELS = {
     "kan-rows": lambda: kan(shape=(7,), output="identity"),
     "cnn-mixture": cnn,
     "cnn-grey": lambda: cnn((8, 12, 1), univariate()),
+    "cnn-hidden": lambda: cnn(hidden=(7, 9)),
 }
 
 

@@ -69,6 +69,17 @@ def cnn_in_integers(cnn):
     return quantise(cnn)
 
 
+@pytest.fixture(scope="module")
+def deep(cnn):
+    how = {"widths": (8,), "slope": 0.2, "hidden": (24, 32)}
+    return KAEM(cnn.prior, CNN(5, (12, 16, 3), key=jax.random.key(2), **how))
+
+
+@pytest.fixture(scope="module")
+def deep_in_integers(deep):
+    return quantise(deep)
+
+
 # Tables.
 
 
@@ -207,12 +218,25 @@ def test_a_dense_layer_sees_coordinates_from_the_middle():
     rng = np.random.default_rng(0)
     weights, bias = rng.integers(-127, 128, (12, 3)), rng.integers(-(10**6), 10**6, 12)
     scaling = Scaling.of(np.full(12, 1e-5), -127, 127, 0.1)
-    made = Dense(weights, bias, scaling, (2, 3, 2), 8)(np.array([[0, 40_000, 65_535]]))
+    made = Dense(weights, bias, scaling, (2, 3, 2), 8, 32_768)(np.array([[0, 40_000, 65_535]]))
     centred = [0 - 32_768, 40_000 - 32_768, 65_535 - 32_768]
     for d, place in enumerate(np.ndindex(2, 3, 2)):
         total = sum(int(w) * c for w, c in zip(weights[d], centred, strict=True)) + int(bias[d])
         real = total * 1e-5 * (0.1 if total < 0 else 1)
         assert abs(made[(0, *place)] - np.clip(real, -127, 127)) <= 0.51
+
+
+def test_a_dense_layer_behind_another_sees_activations_as_they_are():
+    rng = np.random.default_rng(0)
+    weights, bias = rng.integers(-127, 128, (5, 3)), rng.integers(-(10**4), 10**4, 5)
+    x = np.array([[-127, 0, 88], [1, 2, -3]])
+    scaling = Scaling.of(np.full(5, 1e-3), -127, 127, 0.1)
+    layer = Dense(weights, bias, scaling, (5,), 8, 0)
+    sums = x @ weights.T + bias
+    real = np.clip(sums * 1e-3 * np.where(sums < 0, 0.1, 1), -127, 127)
+    assert np.abs(layer(x) - real).max() <= 0.51
+    assert layer.taken(127) == (-127, 127)
+    assert np.abs(sums).max() <= layer.bound(127)
 
 
 def test_coordinates_are_sums_of_latents(kan_in_integers):
@@ -249,7 +273,7 @@ def test_tabulated_basis_functions_are_the_basis_functions(kan, kan_in_integers)
 # The whole.
 
 
-@pytest.mark.parametrize("name", ["kan", "cnn"])
+@pytest.mark.parametrize("name", ["kan", "cnn", "deep"])
 def test_images_in_integers_are_those_of_the_float_model(name, request):
     model, q = request.getfixturevalue(name), request.getfixturevalue(f"{name}_in_integers")
     u = np.random.default_rng(1).integers(0, 1 << 16, (200, len(q.tables.words)))

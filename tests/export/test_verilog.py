@@ -18,6 +18,7 @@ from kaem.export.integer.tables import Tables, _segments
 from kaem.export.verilog import synthesis
 from kaem.export.verilog.prior import prior_files
 from kaem.export.verilog.text import bits_of, memory, packed
+from support.random_integers import MODELS
 
 verilog = TARGETS["verilog"]
 
@@ -76,6 +77,7 @@ def random_cnn(rng, tables, out=12, smallest=(2, 3, 3), inner=5, channels=2):
         random_scaling(rng, size, 127 << 16, -127, 127, 0.1),
         smallest,
         8,
+        32768,
     )
     layers = (
         dense,
@@ -130,6 +132,7 @@ GENERATORS = {
     "cnn of one pixel, codes": lambda rng: random_cnn(
         rng, random_tables(rng, (3,)), 16, (1, 1, 1), 1, 1
     ),
+    "cnn with hidden layers": lambda rng: MODELS["cnn-hidden"](),
 }
 
 

@@ -30,9 +30,9 @@ def test_architectures_are_the_papers(name):
     ]
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 3), (12, 4, 1)])
-def test_residuals_are_data_minus_images_for_every_chain(shape):
-    generator = CNN(5, shape, key=jax.random.key(0), widths=(6,))
+@pytest.mark.parametrize(("shape", "hidden"), [((8, 8, 3), ()), ((12, 4, 1), (7, 9))])
+def test_residuals_are_data_minus_images_for_every_chain(shape, hidden):
+    generator = CNN(5, shape, key=jax.random.key(0), widths=(6,), hidden=hidden)
     x = jax.random.uniform(jax.random.key(1), (3, *shape))
     z = jax.random.normal(jax.random.key(2), (2 * 3, 5))
 
@@ -53,6 +53,23 @@ def test_residuals_are_data_minus_images_for_every_chain(shape):
     np.testing.assert_allclose(slope, its_slope, atol=1e-4)
     made, expected = jax.jit(lambda z: (generator.decoder()(z), generator.plain_decoder()(z)))(z)
     np.testing.assert_allclose(made, expected, atol=1e-6)
+
+
+def test_hidden_layers_come_between_latents_and_the_smallest_image():
+    generator = CNN(5, (8, 4, 1), key=jax.random.key(0), widths=(3,), slope=0.2, hidden=(7, 9))
+    assert [w.shape for w in (generator.projection, *generator.dense)] == [(5, 7), (7, 9), (9, 6)]
+    biases = jax.random.normal(jax.random.key(1), (7 + 9 + 6,))
+    first, *rest = jnp.split(biases, (7, 16))
+    generator = eqx.tree_at(
+        lambda g: (g.projection_bias, g.dense_biases), generator, (first, tuple(rest))
+    )
+    x = z = np.random.default_rng(0).normal(size=(4, 5))
+    for weight, bias in zip((generator.projection, *generator.dense), (first, *rest), strict=True):
+        x = x @ np.asarray(weight) + np.asarray(bias)
+        x = np.where(x > 0, x, 0.2 * x)
+    np.testing.assert_allclose(generator.project(jnp.asarray(z, jnp.float32)), x, atol=1e-5)
+    with pytest.raises(ValueError, match="positive sizes"):
+        CNN(5, (8, 4, 1), key=jax.random.key(0), widths=(3,), hidden=(0,))
 
 
 def test_noise_enters_before_the_output_activation():

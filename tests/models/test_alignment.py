@@ -20,7 +20,7 @@ def model(mixing=True):
     prior = kaem.MixturePrior(
         1, Q, key=a, basis="bspline", domain=(-6.0, 6.0), grid_size=12, cells=64
     )
-    generator = kaem.CNN(Q, SHAPE, key=b, widths=(4,))
+    generator = kaem.CNN(Q, SHAPE, key=b, widths=(4,), hidden=(6,))
     encoder = kaem.Encoder(SHAPE, Q, key=c, widths=(4, 4), mixing=mixing)
     return kaem.KAEM(prior, generator, noise=0.2, encoder=encoder)
 

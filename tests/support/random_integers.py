@@ -53,15 +53,24 @@ def random_kan(seed, shape=(2, 4, 1), bits=(16, 8), sigmoid=True, functions=6, *
     return _quantised(rng, prior, layers, sigmoid, shape)
 
 
-def random_cnn(seed, shape=(8, 12, 3), widths=(6, 5), bits=8, sigmoid=True, **tables):
+def random_dense(rng, bits, inputs, shape, centre):
+    """From coordinates around their middle, or from activations."""
+    size, top = int(np.prod(shape)), (1 << (bits - 1)) - 1
+    spread = float((centre or top) * top * inputs**0.5)
+    scaling = random_scaling(rng, size, spread, -top, top, 0.2)
+    bias = rng.integers(-int(spread), int(spread), size)
+    return Dense(integers(rng, bits, size, inputs), bias, scaling, shape, bits, centre)
+
+
+def random_cnn(seed, shape=(8, 12, 3), widths=(6, 5), bits=8, sigmoid=True, hidden=(), **tables):
     rng = np.random.default_rng(seed)
     prior = random_tables(rng, (4,), **tables)
     top, doublings = (1 << (bits - 1)) - 1, 2 ** len(widths)
     smallest = (shape[0] // doublings, shape[1] // doublings, widths[0])
-    size, spread = int(np.prod(smallest)), 2.0 * 32768 * top
-    scaling = random_scaling(rng, size, spread, -top, top, 0.2)
-    bias = rng.integers(-int(spread), int(spread), size)
-    layers = [Dense(integers(rng, bits, size, 4), bias, scaling, smallest, bits)]
+    layers, inputs, centre = [], 4, 32768
+    for made in (*((size,) for size in hidden), smallest):
+        layers.append(random_dense(rng, bits, inputs, made, centre))
+        inputs, centre = made[0], 0
     sizes = [*widths, shape[2]]
     for i in range(len(widths)):
         last, spread = i == len(widths) - 1, 2.0 * top**2 * np.sqrt(4 * sizes[i])
@@ -86,5 +95,9 @@ MODELS = {
     "cnn": lambda: random_cnn(2, interpolate=False, bits=8),
     "cnn-16-bits": lambda: random_cnn(
         3, (4, 4, 1), (17,), bits=16, sigmoid=False, interpolate=False, addressing="tails"
+    ),
+    "cnn-hidden": lambda: random_cnn(13, hidden=(7, 9)),
+    "cnn-hidden-16-bits": lambda: random_cnn(
+        13, (4, 4, 1), (3,), bits=16, sigmoid=False, hidden=(5,)
     ),
 }

@@ -56,7 +56,7 @@ def after(name: str, steps: int) -> Any:
 def flops_of_decoder(model: KAEM) -> int:
     """Return the floating-point operations of one image: a multiply and an add for each tap of each pixel."""
     generator: Any = model.generator
-    total = 2 * generator.projection.size
+    total = 2 * sum(weight.size for weight in (generator.projection, *generator.dense))
     pixels = model.data_shape[0] * model.data_shape[1]
     for kernel in reversed(generator.kernels):
         pixels //= 4

@@ -161,6 +161,7 @@ def layer_parts(
         "i": i,
         "O": len(layer.bias),
         "value": smallest(layer.taken(inputs)),
+        "given": "uint16_t" if i == 1 or layer.tables is not None else smallest([-inputs, inputs]),
         "sum": signed(layer.bound(inputs), 32),
         "made": made_type(layer),
     }

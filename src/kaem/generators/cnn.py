@@ -3,9 +3,10 @@ r"""The convolutional generator of the paper's RGB experiments (Tables svhn-gen,
 Latents $z\in\mathbb{R}^Q$ are projected to the smallest image, which 4x4 stride-2 transposed
 convolutions double until it has the size of the data: Dense, LeakyReLU, (convT, LeakyReLU)
 for each width, convT to the data's channels, and the output activation. Images are NHWC.
+Further dense layers may come before the image, which the paper's tables do not have.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import ClassVar, Self
 
@@ -50,6 +51,8 @@ class CNN(AbstractGenerator):
     data_shape: tuple[int, ...] = eqx.field(static=True)
     output: str = eqx.field(static=True)
     slope: float = eqx.field(static=True)  # of the LeakyReLU
+    dense: tuple[Float[Array, "I O"], ...] = ()  # between the projection and the smallest image
+    dense_biases: tuple[Float[Array, " O"], ...] = ()
     taps: Derived | None = None  # the kernels, rearranged; None while they change
 
     def __init__(
@@ -62,16 +65,20 @@ class CNN(AbstractGenerator):
         output: str = "sigmoid",
         slope: float = 0.01,
         smoothness: float = 0.0,
+        hidden: tuple[int, ...] = (),
     ) -> None:
         """Make a new generator: `widths` are the channels of the hidden layers; the projection has those of the first.
 
         `smoothness` is the share of the kernels that starts as bilinear interpolation, the rest being
         random. What is random is left in images as a fine grain for long, which distances see.
+        `hidden` are the sizes of dense layers between latents and the smallest image.
         """
         if output not in OUTPUTS:
             raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}.")
         if not widths or min(widths) < 1:
             raise ValueError(f"a CNN generator needs positive widths, got {widths}.")
+        if hidden and min(hidden) < 1:
+            raise ValueError(f"hidden layers need positive sizes, got {hidden}.")
         if not 0 <= smoothness <= 1:
             raise ValueError(f"smoothness must be from 0 to 1, got {smoothness}.")
         factor = 2 ** (len(widths) + 1)
@@ -86,8 +93,15 @@ class CNN(AbstractGenerator):
         rng = host_rng(key)
         gain = (2 / (1 + slope**2)) ** 0.5
         smallest = (height // factor) * (width // factor) * widths[0]
-        self.projection = as_array(rng.normal(0, gain / coordinates**0.5, (coordinates, smallest)))
-        self.projection_bias = as_array(np.zeros(smallest))
+        dense = [
+            (
+                as_array(rng.normal(0, gain / inputs**0.5, (inputs, outputs))),
+                as_array(np.zeros(outputs)),
+            )
+            for inputs, outputs in pairwise([coordinates, *hidden, smallest])
+        ]
+        (self.projection, self.projection_bias), *rest = dense
+        self.dense, self.dense_biases = (tuple(part[i] for part in rest) for i in range(2))
         sizes = [widths[0], *widths, channels]
         kernels, biases = [], []
         for i, (inputs, outputs) in enumerate(pairwise(sizes)):
@@ -213,8 +227,17 @@ class CNN(AbstractGenerator):
         return height // doublings, width // doublings, self.kernels[0].shape[2]
 
     def project(self, z: Float[Array, "n ..."]) -> Float[Array, "n D"]:
-        flat = z if z.ndim == 2 else jnp.sum(z, axis=2)
-        return self.leaky(flat @ self.projection + self.projection_bias)
+        """Return the smallest images, flat."""
+        *_, x = self.projections(z)
+        return x
+
+    def projections(self, z: Float[Array, "n ..."]) -> Iterator[Float[Array, "n D"]]:
+        """Yield what each dense layer makes, the smallest images last."""
+        x = z if z.ndim == 2 else jnp.sum(z, axis=2)
+        weights, biases = (self.projection, *self.dense), (self.projection_bias, *self.dense_biases)
+        for weight, bias in zip(weights, biases, strict=True):
+            x = self.leaky(x @ weight + bias)
+            yield x
 
     def _output(self, x: Array, noise: Array | None = None) -> Array:
         return OUTPUTS[self.output](x if noise is None else x + noise.reshape(x.shape))

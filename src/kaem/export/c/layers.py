@@ -38,7 +38,7 @@ static void ${name}_add_${i}(${sum} sums[${width}], ${row} rows[], ${value} valu
 
 # Inputs that are not zero are listed, so that the products of the others are skipped.
 _LISTED = """\
-static void ${name}_layer_${i}(const uint16_t x[${P}], ${made} *RESTRICT y)
+static void ${name}_layer_${i}(const ${given} x[${P}], ${made} *RESTRICT y)
 {
     ${sum} sums[${O}];
     ${row} rows[${room}];
@@ -72,8 +72,8 @@ _KOLMOGOROV = """\
 
 _DENSE = """\
         rows[count] = (${row})p;
-        values[count] = (${value})((int32_t)x[p] - 32768);
-        count += x[p] != 32768;
+        values[count] = (${value})((int32_t)x[p] - ${centre});
+        count += x[p] != ${centre};
 """
 
 # From `x` to `y`: `gather` lists what a pixel has, and `add` multiplies it into the window around it.

@@ -76,12 +76,15 @@ ${basis}${base}        for (int b = 0; b < ${F}; b++) {
 
 """)
 
-_DENSE = Template("""\
+_LEAKY = Template("""\
 static inline float leaky(float x)
 {
     return x > 0.0f ? x : ${slope} * x;
 }
 
+""")
+
+_DENSE = Template("""\
 static void ${name}_layer_${i}(const float in[${P}], float out[${O}])
 {
     memcpy(out, ${name}_bias_${i}, ${O} * sizeof out[0]);
@@ -165,18 +168,23 @@ def _cnn_text(generator: CNN, name: str) -> tuple[str, list[int]]:
         text = array(f"{name}_weights_{i}", np.asarray(weights, np.float32), "float")
         return text + array(f"{name}_bias_{i}", np.asarray(bias, np.float32), "float") + "\n"
 
-    parts, size = generator.projection.shape
-    text = f"/* Dense layer 1: {parts} coordinates to an image. */\n"
-    text += arrays(1, generator.projection, generator.projection_bias)
-    text += _DENSE.substitute(name=name, i=1, P=parts, O=size, slope=number(generator.slope))
-    shape, made = generator.smallest(), [size]
-    for i, (kernel, bias) in enumerate(zip(generator.kernels, generator.biases, strict=True), 2):
+    text, made = _LEAKY.substitute(slope=number(generator.slope)), []
+    dense = [(generator.projection, generator.projection_bias)]
+    dense += zip(generator.dense, generator.dense_biases, strict=True)
+    for i, (weights, bias) in enumerate(dense, 1):
+        parts, size = weights.shape
+        text += f"/* Dense layer {i}: {parts} to {size}. */\n" + arrays(i, weights, bias)
+        text += _DENSE.substitute(name=name, i=i, P=parts, O=size)
+        made.append(size)
+    shape, last = generator.smallest(), len(dense) + len(generator.kernels)
+    convolutions = zip(generator.kernels, generator.biases, strict=True)
+    for i, (kernel, bias) in enumerate(convolutions, len(dense) + 1):
         sizes = upsample_sizes(shape, len(bias))
         larger = (sizes["tall"], sizes["wide"], len(bias))
         made.append(sizes["outputs"])
         text += f"/* Transposed convolution {i}: {by(shape)} to {by(larger)}. */\n"
         text += arrays(i, window_rows(np.asarray(kernel)), bias)
-        activation = "" if i == len(generator.kernels) + 1 else "leaky"
+        activation = "" if i == last else "leaky"
         text += _UPSAMPLE.substitute(sizes, name=name, i=i, activation=activation)
         shape = larger
     return text, made

@@ -32,7 +32,7 @@ _PRODUCTS = """\
 """
 
 _INPUTS = """\
-static void ${name}_layer_${i}(hls::stream<uint16_t> &in, hls::stream<${made}> &out)
+static void ${name}_layer_${i}(hls::stream<${given}> &in, hls::stream<${made}> &out)
 {
     ${value} inputs[${F}];
 #pragma HLS ARRAY_PARTITION variable=inputs cyclic factor=${lanes}
@@ -55,7 +55,7 @@ _KOLMOGOROV = """\
 _DENSE = """\
     for (int p = 0; p < ${F}; p++) {
 #pragma HLS PIPELINE II=1
-        inputs[p] = (${value})((int32_t)in.read() - 32768);
+        inputs[p] = (${value})((int32_t)in.read() - ${centre});
     }
 """
 

@@ -132,18 +132,26 @@ def _cells(at: Callable[[np.ndarray], np.ndarray], tolerance: float, most: int) 
 def _cnn(generator: CNN, given: Calibration) -> Quantisation:
     bits = given.weight_bits
     top = (1 << (bits - 1)) - 1
-    projection = np.asarray(generator.projection, np.float64).T  # [D, Q]
-    step = (given.hi - given.lo) / TOP
-    middle = given.lo + step * (1 << (COORDINATE_BITS - 1))
-    bias = np.asarray(generator.projection_bias, np.float64) + projection @ middle
-    whole, scale = _whole(projection * step, bits, (1,))
-    x = generator.project(jnp.asarray(given.z, jnp.float32)).reshape(-1, *generator.smallest())
-    size, shape = _activation(np.asarray(x), top), generator.smallest()
-    spread = np.broadcast_to(size, shape).reshape(-1)
-    scaling = Scaling.of(scale / spread, -top, top, generator.slope)
-    layers: list[Layer] = [
-        Dense(whole, np.round(bias / scale).astype(np.int64), scaling, shape, bits)
-    ]
+    centre = 1 << (COORDINATE_BITS - 1)
+    size = (given.hi - given.lo) / TOP  # of a unit of each input
+    middle = given.lo + size * centre
+    layers: list[Layer] = []
+    weights = (generator.projection, *generator.dense)
+    biases = (generator.projection_bias, *generator.dense_biases)
+    made = generator.projections(jnp.asarray(given.z, jnp.float32))
+    x = jnp.asarray(given.z)
+    for i, (weight, shift, y) in enumerate(zip(weights, biases, made, strict=True)):
+        shape = generator.smallest() if i == len(weights) - 1 else y.shape[1:]
+        x = y.reshape(-1, *shape)
+        matrix = np.asarray(weight, np.float64).T  # [D, Q]
+        bias = np.asarray(shift, np.float64) + matrix @ middle
+        whole, scale = _whole(matrix * size, bits, (1,))
+        size = _activation(np.asarray(x), top)
+        spread = np.broadcast_to(size, shape).reshape(-1)
+        scaling = Scaling.of(scale / spread, -top, top, generator.slope)
+        offset = np.round(bias / scale).astype(np.int64)
+        layers.append(Dense(whole, offset, scaling, shape, bits, centre))
+        centre, middle = 0, np.zeros(len(size))
     out_lo = out_hi = 0.0
     for i, (kernel, shift) in enumerate(zip(generator.kernels, generator.biases, strict=True)):
         y = jax.jit(plain_upsample)(x, kernel) + shift
@@ -163,9 +171,9 @@ def _cnn(generator: CNN, given: Calibration) -> Quantisation:
     return tuple(layers), out_lo, out_hi
 
 
-def _activation(x: Float[np.ndarray, "n h w c"], top: int) -> Float[np.ndarray, " c"]:
+def _activation(x: Float[np.ndarray, "n ... c"], top: int) -> Float[np.ndarray, " c"]:
     """Return the scale of each channel."""
-    return np.maximum(np.abs(x).max(axis=(0, 1, 2)), 1e-6) / top
+    return np.maximum(np.abs(x).reshape(-1, x.shape[-1]).max(axis=0), 1e-6) / top
 
 
 # One line for each class of generators; a class without one cannot be exported in integers.

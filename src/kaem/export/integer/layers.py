@@ -137,7 +137,7 @@ class Kolmogorov:
 
 @dataclass(frozen=True)
 class Dense:
-    """Coordinates to the smallest image of a convolutional generator."""
+    """Coordinates or activations to activations: those of another dense layer, or the smallest image."""
 
     kind: ClassVar[str] = "Dense layer"
     tables: ClassVar[None] = None
@@ -145,12 +145,12 @@ class Dense:
     weights: Int[np.ndarray, "D Q"]
     bias: Int[np.ndarray, " D"]
     scaling: Scaling
-    shape: tuple[int, int, int]  # [h, w, channels]
+    shape: Shape  # of what is made: [h, w, channels], or [D]
     bits: int
+    centre: int  # of its inputs: the middle of coordinates, or the 0 of activations
 
-    def __call__(self, coordinates: Int[np.ndarray, "n Q"]) -> Int[np.ndarray, "n h w c"]:
-        centred = coordinates - (1 << (COORDINATE_BITS - 1))
-        made = self.scaling(product(centred, self.weights) + self.bias)
+    def __call__(self, inputs: Int[np.ndarray, "n Q"]) -> Int[np.ndarray, "n ..."]:
+        made = self.scaling(product(inputs - self.centre, self.weights) + self.bias)
         return made.reshape(-1, *self.shape)
 
     @property
@@ -161,16 +161,18 @@ class Dense:
         return self.shape
 
     def says(self, shape: Shape) -> str:
-        return f"{shape[0]} coordinates to an image of {by(self.shape)}"
+        given = "coordinates" if self.centre else "activations"
+        made = f"an image of {by(self.shape)}" if len(self.shape) == 3 else f"{self.shape[0]}"
+        return f"{shape[0]} {given} to {made}"
 
     def sizes(self, shape: Shape) -> dict[str, int]:
-        return {"P": shape[0]}
+        return {"P": shape[0], "centre": self.centre}
 
     def taken(self, inputs: int) -> tuple[int, int]:
-        return -inputs, inputs - 1
+        return -inputs, inputs - (self.centre > 0)
 
     def bound(self, inputs: int) -> int:
-        return _largest(np.abs(self.weights).sum(axis=1) * (1 << (COORDINATE_BITS - 1)), self.bias)
+        return _largest(np.abs(self.weights).sum(axis=1) * inputs, self.bias)
 
 
 @dataclass(frozen=True)

@@ -204,9 +204,13 @@ def _images(graph: Graph, generator: CNN, x: str) -> str:
     # Columns are put in ONNX's order, channels first, so that no node has to move pixels.
     places = np.arange(height * width * channels).reshape(height, width, channels)
     order = places.transpose(2, 0, 1).reshape(-1)
-    projection, offset = _array(generator.projection), _array(generator.projection_bias)
-    x = graph("Gemm", x, projection[:, order], offset[order])
-    x = graph.reshape(graph("LeakyRelu", x, alpha=generator.slope), channels, height, width)
+    weights = [generator.projection, *generator.dense]
+    offsets = [generator.projection_bias, *generator.dense_biases]
+    for i, (weight, offset) in enumerate(zip(weights, offsets, strict=True), 1):
+        columns = order if i == len(weights) else slice(None)
+        x = graph("Gemm", x, _array(weight)[:, columns], _array(offset)[columns])
+        x = graph("LeakyRelu", x, alpha=generator.slope)
+    x = graph.reshape(x, channels, height, width)
     for i, (kernel, bias) in enumerate(zip(generator.kernels, generator.biases, strict=True)):
         if i:
             x = graph("LeakyRelu", x, alpha=generator.slope)

@@ -83,7 +83,7 @@ def _kolmogorov(layer: Kolmogorov, shape: Shape, bits: int) -> list[Stage]:
 
 def _dense(layer: Dense, shape: Shape, bits: int) -> list[Stage]:
     sizes = {"INPUTS": layer.weights.shape[1]}
-    return [_summed("dense", sizes, layer.weights, layer, COORDINATE_BITS, centred=True)]
+    return [_summed("dense", sizes, layer.weights, layer, bits, centred=layer.centre > 0)]
 
 
 def _upsample(layer: Upsample, shape: Shape, bits: int) -> list[Stage]:
