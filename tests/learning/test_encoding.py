@@ -15,7 +15,7 @@ from kaem.loading import read
 from kaem.settings import Settings, merge
 from kaem.training.parameters import named, parameters
 from support.chains import coloured
-from support.encoders import ENCODED
+from support.encoders import ENCODED, SPECTRAL
 
 SHAPE = (8, 8, 3)
 X = np.asarray(coloured()[:8], np.float32) / 255
@@ -86,7 +86,7 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path):
         "sample_every": 12,
     }
     changes = merge(
-        ENCODED, {"training": training, "data": {"limit": None, "size": 8, "channels": 3}}
+        SPECTRAL, {"training": training, "data": {"limit": None, "size": 8, "channels": 3}}
     )
     whole = kaem.train("svhn", tmp_path / "whole", data=tmp_path / "x.npy", set=changes)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -98,6 +98,7 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path):
     files = [(outcome.run.path / "model.safetensors").read_bytes() for outcome in (whole, cut)]
     assert files[0] == files[1]
     assert read(whole.run.path).encoder.mixing is not None
+    assert not np.array_equal(read(whole.run.path).lens.transfer, np.ones(11))
 
 
 def test_alignment_keeps_what_the_model_makes_and_lowers_the_kl():
@@ -183,7 +184,7 @@ def test_fine_tuning_by_chains_leaves_the_encoder_out(tmp_path):
         "sample_every": 4,
     }
     changes = merge(
-        ENCODED, {"training": training, "data": {"limit": None, "size": 8, "channels": 3}}
+        SPECTRAL, {"training": training, "data": {"limit": None, "size": 8, "channels": 3}}
     )
     kaem.train("svhn", tmp_path / "run", data=tmp_path / "x.npy", set=changes)
     tuned = kaem.train(

@@ -1,4 +1,6 @@
-"""Settings of a small KAEM with an encoder, for images of 8 x 8 pixels."""
+"""Settings of a small KAEM with an encoder, for images of 8 x 8 pixels, and of one with a lens, too."""
+
+from kaem.settings import merge
 
 ENCODED = {
     "prior": {
@@ -18,3 +20,4 @@ ENCODED = {
     "upkeep": {"alignments": 3, "aligned_examples": 48},
     "grid": {"prior": False, "generator": False},
 }
+SPECTRAL = merge(ENCODED, {"lens": {"kind": "spectral"}, "upkeep": {"focusings": 2}})

@@ -17,7 +17,7 @@ from kaem.settings import Settings, merge, read_preset
 from kaem.training.parameters import named
 from support.chains import SMALL, coloured
 from support.compilations import compilations
-from support.encoders import ENCODED
+from support.encoders import SPECTRAL
 from support.models import digits, small
 from support.training import TINY, same, tiny
 
@@ -47,8 +47,8 @@ def encoder():
 
 
 def aligned():
-    """An encoder, averaged weights, and alignment at steps 4, 8 and 12."""
-    sections = merge(ENCODED, {"data": {"limit": None, "size": 8, "channels": 3}})
+    """An encoder, averaged weights, alignment at steps 4, 8 and 12, and a lens that is adjusted at 8 and 10."""
+    sections = merge(SPECTRAL, {"data": {"limit": None, "size": 8, "channels": 3}})
     return "svhn", merge(sections, {"training": SHORT}), coloured()
 
 

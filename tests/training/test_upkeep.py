@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from kaem.settings import Settings
 from kaem.training import Grid
 from kaem.training.parameters import parameters
-from kaem.training.upkeep import carried
+from kaem.training.upkeep import carried, turned
+from support.chains import coloured
+from support.encoders import ENCODED
 from support.models import bent
 
 
@@ -67,3 +70,34 @@ def test_squares_stay_squares_under_any_name():
     name = ".generator.layers[1].basis.coefficients"
     carries = next(i for i, part in enumerate(now) if hasattr(part, "e_g"))
     assert not np.array_equal(now[carries].e_g[name], filled[carries].e_g[name])
+
+
+def test_moments_follow_an_alignment():
+    """Adam's first moments after it are the gradients in the new coordinates, of the same function."""
+    model = Settings.from_dict(ENCODED).model((8, 8, 3))
+    x, rng = jnp.asarray(coloured(), jnp.float32) / 255, np.random.default_rng(0)
+    found = model.alignment(x, jax.random.key(0))
+    moved = model.moved(found)
+    s = rng.normal(size=(64, 4))
+    z = np.asarray(found.offset, float) + s @ np.asarray(found.mixing, float).T
+    goal = jnp.asarray(rng.normal(size=(64, 8, 8, 3)), jnp.float32)
+
+    def gradient(model, latents):
+        def loss(model):
+            return jnp.sum(goal * model.decode(jnp.asarray(latents, jnp.float32)))
+
+        return parameters(eqx.filter_grad(loss)(model))
+
+    adam = optax.adam(1e-3, b1=0.0, b2=0.0)
+    before, after = gradient(model, z), gradient(moved, s)
+    _, state = adam.update(before, adam.init(parameters(model)))
+    now = turned(state, model, found)
+    name = ".generator.projection"
+    size = np.abs(after[name]).max()
+    assert np.abs(before[name] - after[name]).max() > 0.1 * size
+    for name in (n for n in after if n.startswith(".generator")):
+        assert np.allclose(now[0].mu[name], after[name], atol=1e-4 * np.abs(after[name]).max())
+        assert (np.asarray(now[0].nu[name]) >= 0).all()
+    others = [n for n in after if n.startswith(".encoder")]
+    assert all(np.array_equal(now[0].mu[n], state[0].mu[n]) for n in others)
+    assert jax.tree.structure(now) == jax.tree.structure(state)

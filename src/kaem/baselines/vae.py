@@ -10,6 +10,7 @@ from ..layers import AbstractEncoder
 from ..learning import AbstractLearner, EvidenceBound
 from ..methods import ARGUMENT
 from ..models import LatentModel
+from ..observation import Lens
 from ..posterior.guess import Normal
 from ..priors import NormalPrior
 
@@ -22,6 +23,7 @@ class VAE(LatentModel):
         "prior": "normal",
         "generator": "cnn",
         "encoder": "convolutional",
+        "lens": "none",
     }
     about: ClassVar[str] = (
         "A variational autoencoder: a standard normal prior, a decoder, and an encoder."
@@ -32,11 +34,16 @@ class VAE(LatentModel):
     encoder: AbstractEncoder
     noise: float = eqx.field(metadata=ARGUMENT)
     generator_noise: float = eqx.field(static=True)
+    lens: Lens | None = None
 
     def __init__(
-        self, encoder: AbstractEncoder, generator: AbstractGenerator, noise: float = 0.1
+        self,
+        encoder: AbstractEncoder,
+        generator: AbstractGenerator,
+        noise: float = 0.1,
+        lens: Lens | None = None,
     ) -> None:
-        """Put the parts together; `noise` is sigma, the likelihood's scale."""
+        """Put the parts together; `noise` is sigma, the likelihood's scale, and `lens` what it looks through."""
         if encoder.mixing_matrix is not None:
             raise ValueError(
                 "the latents of a VAE are independent under its encoder, but this one mixes them; leave "
@@ -45,6 +52,7 @@ class VAE(LatentModel):
         self.encoder, self.generator = encoder, generator
         self.prior = NormalPrior(encoder.latents)
         self.noise, self.generator_noise = noise, 0.0
+        self.lens = lens
 
     def usual_learner(self) -> AbstractLearner:
         return EvidenceBound()

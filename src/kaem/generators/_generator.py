@@ -95,6 +95,19 @@ class AbstractGenerator(eqx.Module):
             "has functions of one variable there); keep the aligned prior, or use generator.kind = cnn."
         )
 
+    def absorb_in_gradients(
+        self,
+        mixing: Float[Array | np.ndarray, "Q Q"],
+        offset: Float[Array | np.ndarray, " Q"],
+        squares: bool,
+    ) -> Self:
+        """Return gradients, held in the places of this generator's weights, as of what `absorb` returns.
+
+        With `squares` they are running means of squared gradients. A generator of your own that can
+        `absorb` may leave them as they are: an optimiser then needs some updates to find its way.
+        """
+        return self
+
     def regrid(self, z: Any, ratio: float = 0.05, change: float | None = 0.01) -> Self:
         """Adapt grids to latents; only Kolmogorov-Arnold generators have them."""
         return self

@@ -153,6 +153,21 @@ class CNN(AbstractGenerator):
         folded = (as_array(a.T @ w), as_array(b + m @ w))
         return eqx.tree_at(lambda g: (g.projection, g.projection_bias), self, folded)
 
+    def absorb_in_gradients(
+        self,
+        mixing: Float[Array | np.ndarray, "Q Q"],
+        offset: Float[Array | np.ndarray, " Q"],
+        squares: bool,
+    ) -> Self:
+        # W = A^-T W' and b = b' - m A^-T W', hence the gradient A^-1 (g_W - m g_b) in W'.
+        inverse, m = np.linalg.inv(np.asarray(mixing, np.float64)), np.asarray(offset, np.float64)
+        w, b = (np.asarray(x, np.float64) for x in (self.projection, self.projection_bias))
+        if squares:  # of what is taken to be uncorrelated
+            moved = inverse**2 @ (w + np.outer(m**2, b))
+        else:
+            moved = inverse @ (w - np.outer(m, b))
+        return eqx.tree_at(lambda g: g.projection, self, as_array(moved))
+
     def decoder(self) -> Decoder:
         if jax.default_backend() != "cpu":
             return self.plain_decoder()

@@ -2,7 +2,8 @@
 
 from ..lazy import submodules
 from ..serialisation import know
-from ._model import AbstractModel, LatentModel, as_float
+from ._latent import LatentModel
+from ._model import AbstractModel, as_float
 from .kaem import KAEM
 
 MODELS: dict[str, type[AbstractModel]] = {"kaem": KAEM}

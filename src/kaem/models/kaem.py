@@ -15,10 +15,11 @@ from ..generators import AbstractGenerator
 from ..layers import AbstractEncoder
 from ..learning import AbstractLearner, Encoded, ImportanceSampling
 from ..methods import ARGUMENT, compiled
+from ..observation import Lens
 from ..posterior.guess import Bent, Normal
 from ..priors import AbstractPrior, AlignedPrior, MixturePrior
 from ..priors.alignment import aligned
-from ._model import LatentModel
+from ._latent import LatentModel
 
 if TYPE_CHECKING:
     from ..training import Grid
@@ -81,6 +82,7 @@ class KAEM(LatentModel):
         "prior": "univariate",
         "generator": "kan",
         "encoder": "none",
+        "lens": "none",
     }
     about: ClassVar[str] = (
         "A Kolmogorov-Arnold energy model: its prior is a product of the one-dimensional densities below."
@@ -91,6 +93,7 @@ class KAEM(LatentModel):
     noise: float = eqx.field(metadata=ARGUMENT, default=0.1)  # sigma, the likelihood's scale
     generator_noise: float = eqx.field(static=True, default=0.0)  # sigma_epsilon
     encoder: AbstractEncoder | None = None  # for learning and inference; sampling needs none
+    lens: Lens | None = None  # what the likelihood looks through; sampling needs none
 
     def __check_init__(self) -> None:
         wanted = prod(self.prior.shape)
@@ -165,6 +168,13 @@ class KAEM(LatentModel):
         """Return the same model in the coordinates of an `alignment`, with the densities it has there."""
         prior: Any = alignment
         return dataclasses.replace(self, prior=prior).folded()
+
+    def moved_gradients(self, alignment: AlignedPrior, squares: bool) -> Self:
+        # The prior is refitted: where it is now, its gradients have been zero in the mean.
+        arrays, rest = eqx.partition(self.prior, eqx.is_inexact_array)
+        prior = self.prior if squares else eqx.combine(jax.tree.map(jnp.zeros_like, arrays), rest)
+        generator = self.generator.absorb_in_gradients(alignment.mixing, alignment.offset, squares)
+        return self._with_parts(prior, generator)
 
     def folded(self) -> Self:
         """Return the same model with a prior of independent coordinates, its map being the generator's.
@@ -277,7 +287,7 @@ class KAEM(LatentModel):
         return self.prior.file_notes()
 
     def facts(self) -> list[tuple[str, str]]:
-        return self.prior.facts()
+        return self.prior.facts() + ([] if self.lens is None else self.lens.facts())
 
     def with_prior(self, prior: AbstractPrior) -> Self:
         """Return this model with another prior of the same shape, ready to sample."""

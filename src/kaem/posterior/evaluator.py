@@ -23,7 +23,7 @@ def evaluator(
     `potential` makes log p and its score of latents [B, *event], the former as a whole or by
     coordinates.
     """
-    residuals = model.generator.residuals(x)
+    residuals = model.residuals(x)
     event = model.prior.shape
     precision = 1 / model.noise**2
 

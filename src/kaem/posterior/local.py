@@ -96,7 +96,7 @@ def refined(
         x, start, key = item
 
         def residual(s: Float[Array, " D"]) -> Float[Array, " X"]:
-            return (decode(latent(s)[0])[0] - x).reshape(-1) / model.noise
+            return (model.seen(decode(latent(s)[0]))[0] - x).reshape(-1) / model.noise
 
         def value(s: Float[Array, " D"]) -> Float[Array, ""]:
             return log_prior(s) - 0.5 * jnp.sum(residual(s) ** 2)

@@ -25,6 +25,7 @@ _CONTEXT: dict[str, tuple[str, ...]] = {
     "prior": ("grid",),
     "generator": ("grid",),
     "encoder": (),
+    "lens": (),
     "grid": (),
 }
 

@@ -16,6 +16,7 @@ from ..layers import ENCODERS
 from ..learning import LEARNERS, AbstractLearner
 from ..loading import read, read_prior
 from ..models import MODELS, AbstractModel
+from ..observation import LENSES
 from ..priors import PRIORS
 from ..training import Adam, Grid, Plan, Upkeep
 from .migrate import migrated
@@ -27,9 +28,10 @@ PARTS: dict[str, dict[str, Any]] = {
     "prior": PRIORS,
     "encoder": ENCODERS,
     "generator": GENERATORS,
+    "lens": LENSES,
     "learner": LEARNERS,
 }
-_NONE = "none"  # the kind of an encoder that a model goes without
+_NONE = "none"  # the kind of an encoder or a lens that a model goes without
 _START = Field(str | None, None)
 # What a section has beside the arguments of its constructor.
 _MORE = {
@@ -184,7 +186,7 @@ class Settings:
         prior_key, generator_key = jax.random.split(jax.random.key(self.training.seed))
         context: dict[str, Any] = {"data_shape": data_shape}
         keys = {"prior": prior_key, "encoder": prior_key}
-        for section in ("prior", "encoder", "generator"):
+        for section in ("prior", "encoder", "lens", "generator"):
             if self.kinds.get(section, _NONE) != _NONE:
                 context["key"] = keys.get(section, generator_key)
                 arguments, kind = self.arguments[section], self.kinds[section]

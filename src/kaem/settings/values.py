@@ -58,7 +58,7 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             continue
         kind: Any = entries.get("kind", old.get("kind"))
         if kind != old.get("kind") and section in ("model", *PARTS):
-            known = allowed(section, kind, optional=section == "encoder")
+            known = allowed(section, kind, optional=section in ("encoder", "lens"))
             old = {name: value for name, value in old.items() if name in known}
         merged[section] = old | entries
     return merged

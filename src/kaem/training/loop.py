@@ -24,7 +24,7 @@ from ..models import AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
 from .optimiser import Adam, Optimiser, averages, begun_anew, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
-from .upkeep import Upkeep, carried
+from .upkeep import Upkeep, carried, turned
 
 
 class TrainingDiverged(UserError):
@@ -66,7 +66,7 @@ class Plan:
         return eqx.filter_jit(self.transform.init)(parameters(model, self.freeze))
 
     def keyed(self, number: int) -> PRNGKeyArray:
-        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment."""
+        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment, 6 lens."""
         return jax.random.fold_in(self.key, number)
 
 
@@ -268,11 +268,21 @@ def _aligned(state: State, data: np.ndarray, plan: Plan) -> tuple[State, list[st
         return state, [f"the prior was not aligned at step {state.step}: {error}"]
     if found is None:
         return state, []
-    optimiser = state.optimiser
+    optimiser = turned(state.optimiser, state.model, found)
     if averages(optimiser):
         means = parameters(best.moved(found), plan.freeze)
         optimiser = optimiser._replace(mean=jax.tree.map(jnp.array, means))
     return replace(state, model=state.model.moved(found), optimiser=optimiser), []
+
+
+def _focused(state: State, data: np.ndarray, plan: Plan) -> State:
+    """Return the state with the lens, if its model has one, that suits what the model makes of examples."""
+    key = jax.random.fold_in(plan.keyed(6), state.step)
+    some = np.asarray(jax.random.permutation(key, len(data)))[: plan.upkeep.focused_examples]
+    lens = getattr(state.best.focused(as_float(data[some]), key), "lens", None)
+    if lens is None:
+        return state
+    return replace(state, model=eqx.tree_at(lambda model: model.lens, state.model, lens))
 
 
 def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
@@ -289,7 +299,8 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     aligning = plan.upkeep.aligning_steps(plan.steps)
     if is_frozen(getattr(state.model, "prior", None), state.model, plan.freeze):
         aligning = set()
-    edges = {plan.steps, *regrids, *aligning}
+    focusing = plan.upkeep.focusing_steps(plan.steps)
+    edges = {plan.steps, *regrids, *aligning, *focusing}
     for every in (plan.log_every, *plan.marks):
         edges |= set(range(every, plan.steps, every))
     dispatch = Dispatch(plan, data)
@@ -312,6 +323,8 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
         if edge in aligning:
             state, trouble = _aligned(state, data, plan)
             notes += trouble
+        if edge in focusing:
+            state = _focused(state, data, plan)
         totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
         if edge % plan.log_every and edge != plan.steps:
             yield Boundary(state, None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 Parameters = dict[str, Array]
@@ -68,6 +69,11 @@ def with_parameters(rest: Any, values: Parameters) -> Any:
         rest,
         is_leaf=lambda leaf: leaf is None,
     )
+
+
+def zeros(model: Any) -> Any:
+    """Return the model with zeros in all its floating-point arrays."""
+    return jax.tree.map(lambda x: jnp.zeros_like(x) if eqx.is_inexact_array(x) else x, model)
 
 
 def sizes(model: Any) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..bases import transfer
 from ..initialise import as_array
-from .parameters import named
+from .parameters import named, with_parameters, without, zeros
 
 _SQUARES = ("nu", "sum_of_squares")  # what optax calls running means of squared gradients
 
@@ -52,21 +52,33 @@ class Upkeep:
         0  # how often the prior is moved to where an encoder's latents are, last at the end
     )
     aligned_examples: int = 4000  # whose latents say where that is
+    focusings: int = 0  # how often a lens is adjusted, in the last third of the updates
+    focused_examples: int = 2000  # whose reconstructions say how
     grid: Grid = field(default_factory=Grid)
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "score_tolerance"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"upkeep.{name} must be positive, got {getattr(self, name)}.")
-        if self.alignments < 0 or self.aligned_examples < 1:
-            raise ValueError(
-                "upkeep.alignments must not be negative and upkeep.aligned_examples be positive, got "
-                f"{self.alignments} and {self.aligned_examples}."
-            )
+        for number, examples in (("alignments", "aligned"), ("focusings", "focused")):
+            often, some = getattr(self, number), getattr(self, f"{examples}_examples")
+            if often < 0 or some < 2:
+                raise ValueError(
+                    f"upkeep.{number} must not be negative and upkeep.{examples}_examples be at least 2, "
+                    f"got {often} and {some}."
+                )
 
     def aligning_steps(self, total: int) -> set[int]:
         """Return after which of `total` updates the prior is aligned."""
         return {round(total * k / self.alignments) for k in range(1, self.alignments + 1)} - {0}
+
+    def focusing_steps(self, total: int) -> set[int]:
+        """Return after which of `total` updates a lens is adjusted.
+
+        Not before the means are worth sharpening, and not at the end: the generator has to follow.
+        """
+        share = total / 3 / max(1, self.focusings)
+        return {round(total * 2 / 3 + share * k) for k in range(self.focusings)} - {0}
 
 
 def is_new(model: Any) -> bool:
@@ -93,17 +105,51 @@ def carried(optimiser: Any, before: Any, after: Any) -> Any:
     }
 
     def carry(path: Any, leaf: Any) -> Any:
-        keys = [getattr(key, "key", getattr(key, "name", None)) for key in path]
+        keys = _keys(path)
         matrix = next((maps[key] for key in keys if key in maps), None)
         if matrix is None or getattr(leaf, "ndim", 0) != 3:
             return leaf
-        # By its name, or because nothing in it is negative, as means of gradients always are in part.
-        squares = any(key in _SQUARES for key in keys) or np.min(leaf) >= 0
-        linear = matrix**2 if squares else matrix
+        linear = matrix**2 if _are_squares(keys, leaf) else matrix
         moments = np.asarray(leaf, np.float64).transpose(1, 0, 2) @ linear
         return as_array(moments.transpose(1, 0, 2))
 
     return jax.tree_util.tree_map_with_path(carry, optimiser)
+
+
+def turned(optimiser: Any, model: Any, alignment: Any) -> Any:
+    """Return running means of gradients in the coordinates of an `alignment` of the prior.
+
+    Whatever an optimiser keeps by the names of parameters is put in their places, for the model to say
+    what becomes of it.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(optimiser)
+    own, nothing = named(model), zeros(model)
+    groups: dict[
+        Any, dict[str, int]
+    ] = {}  # by what holds them: names of parameters, and which leaves
+    for i, (path, leaf) in enumerate(leaves):
+        for key in path:
+            name = getattr(key, "key", None)
+            if name in own and np.shape(leaf) == own[name].shape:
+                groups.setdefault(tuple(k for k in path if k is not key), {})[name] = i
+    found = [leaf for _, leaf in leaves]
+    for holder, group in groups.items():
+        means = {name: found[i] for name, i in group.items()}
+        squares = all(_are_squares(_keys(holder), leaf) for leaf in means.values())
+        placed = with_parameters(without(nothing, means), means)
+        moved = named(placed.moved_gradients(alignment, squares))
+        for name, i in group.items():
+            found[i] = moved[name]
+    return jax.tree_util.tree_unflatten(structure, found)
+
+
+def _keys(path: Any) -> list[Any]:
+    return [getattr(key, "key", getattr(key, "name", None)) for key in path]
+
+
+def _are_squares(keys: Any, leaf: Any) -> bool:
+    """Whether a running mean is one of squares: by its name, or because nothing in it is negative."""
+    return any(key in _SQUARES for key in keys) or bool(np.min(leaf) >= 0)
 
 
 def _owner(model: Any, name: str) -> Any:
