@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .metrics import evaluate as evaluate
     from .metrics import log_likelihood as log_likelihood
     from .models import KAEM as KAEM
+    from .observation import Lens as Lens
     from .priors import MixturePrior as MixturePrior
     from .priors import UnivariatePrior as UnivariatePrior
     from .run import Run as Run
@@ -61,6 +62,7 @@ _ROOMS = {
     "loading": ("load", "load_prior"),
     "metrics": ("evaluate", "log_likelihood"),
     "models": ("KAEM",),
+    "observation": ("Lens",),
     "priors": ("MixturePrior", "UnivariatePrior"),
     "run": ("Run",),
     "runs": ("align", "sample", "settings_of", "train"),

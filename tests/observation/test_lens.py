@@ -177,6 +177,11 @@ def test_a_file_keeps_it(tmp_path):
     )
 
 
+def test_it_needs_an_encoder():
+    with pytest.raises(kaem.UserError, match="adjusted by what an encoder makes"):
+        Settings.from_dict({"prior": {"latents": 2}, "lens": {"kind": "spectral"}})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -130,6 +130,7 @@ class Settings:
         )
         settings._check_starts()
         settings._check_kinds()
+        settings._check_lens()
         settings.learner()
         return settings
 
@@ -157,6 +158,15 @@ class Settings:
                     f"{section}.kind of a model of kind {self.kinds['model']!r} must be one of "
                     f"{', '.join(fitting)}, got {kind!r}."
                 )
+
+    def _check_lens(self) -> None:
+        kinds, begun = self.kinds, self.arguments["model"]["start"]
+        if kinds.get("lens", _NONE) != _NONE and kinds.get("encoder", _NONE) == _NONE and not begun:
+            raise UserError(
+                f"lens.kind is {kinds['lens']!r}, but a lens is adjusted by what an encoder makes of "
+                "examples, and encoder.kind is 'none': choose an encoder (such as convolutional), or set "
+                "lens.kind to none."
+            )
 
     def _wanted(self, section: str) -> Any:
         """Return the class that the model says a part is of, or object."""

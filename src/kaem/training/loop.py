@@ -276,12 +276,10 @@ def _aligned(state: State, data: np.ndarray, plan: Plan) -> tuple[State, list[st
 
 
 def _focused(state: State, data: np.ndarray, plan: Plan) -> State:
-    """Return the state with the lens, if its model has one, that suits what the model makes of examples."""
+    """Return the state with the lens that suits what the model makes of examples."""
     key = jax.random.fold_in(plan.keyed(6), state.step)
     some = np.asarray(jax.random.permutation(key, len(data)))[: plan.upkeep.focused_examples]
-    lens = getattr(state.best.focused(as_float(data[some]), key), "lens", None)
-    if lens is None:
-        return state
+    lens = state.best.focused(as_float(data[some]), key).lens
     return replace(state, model=eqx.tree_at(lambda model: model.lens, state.model, lens))
 
 
@@ -299,7 +297,8 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     aligning = plan.upkeep.aligning_steps(plan.steps)
     if is_frozen(getattr(state.model, "prior", None), state.model, plan.freeze):
         aligning = set()
-    focusing = plan.upkeep.focusing_steps(plan.steps)
+    has_lens = getattr(state.model, "lens", None) is not None
+    focusing = plan.upkeep.focusing_steps(plan.steps) if has_lens else set()
     edges = {plan.steps, *regrids, *aligning, *focusing}
     for every in (plan.log_every, *plan.marks):
         edges |= set(range(every, plan.steps, every))
