@@ -49,6 +49,7 @@ def test_a_run_folder_opens():
         "generator": "kan",
         "learner": "importance",
         "encoder": "none",
+        "lens": "none",
     }
     assert settings.learner() == kaem.ImportanceSampling(16, 0.5, "none")
     assert settings.arguments["model"]["noise"] == 0.3
