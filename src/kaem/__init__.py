@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .runs.comparing import compare as compare
     from .serialisation import register as register
     from .training import Adam as Adam
+    from .training import Augmentation as Augmentation
     from .training import Grid as Grid
     from .training import Upkeep as Upkeep
     from .training import fit as fit
@@ -68,7 +69,7 @@ _ROOMS = {
     "runs": ("align", "sample", "settings_of", "train"),
     "runs.comparing": ("compare",),
     "serialisation": ("register",),
-    "training": ("Adam", "Grid", "Upkeep", "fit"),
+    "training": ("Adam", "Augmentation", "Grid", "Upkeep", "fit"),
 }
 _PUBLIC = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -8,11 +8,18 @@ from kaem.models import MODELS
 from kaem.settings import Data, Training
 from kaem.settings.schema import REQUIRED, fields
 from kaem.settings.settings import PARTS, allowed
-from kaem.training import Adam, Grid, Upkeep
+from kaem.training import Adam, Augmentation, Grid, Upkeep
 from support.pages import ROOT
 
 TEXT = (ROOT / "docs/reference/settings.md").read_text("utf8")
-PLAIN = {"data": Data, "training": Training, "optimiser": Adam, "grid": Grid, "upkeep": Upkeep}
+PLAIN = {
+    "data": Data,
+    "augmentation": Augmentation,
+    "training": Training,
+    "optimiser": Adam,
+    "grid": Grid,
+    "upkeep": Upkeep,
+}
 TABLES = {
     (m[1], m[2]): m[3]
     for m in re.finditer(r"<!-- settings: (\w+) ?([\w-]*) -->\n\n((?:\|[^\n]*\n)+)", TEXT)

@@ -1,4 +1,4 @@
-"""Settings of a small KAEM with an encoder, for images of 8 x 8 pixels, and of one with a lens, too."""
+"""Settings of a small KAEM with an encoder, for images of 8 x 8 pixels, and of one with a lens and augmentation, too."""
 
 from kaem.settings import merge
 
@@ -20,4 +20,11 @@ ENCODED = {
     "upkeep": {"alignments": 3, "aligned_examples": 48},
     "grid": {"prior": False, "generator": False},
 }
-SPECTRAL = merge(ENCODED, {"lens": {"kind": "spectral"}, "upkeep": {"focusings": 2}})
+SPECTRAL = merge(
+    ENCODED,
+    {
+        "lens": {"kind": "spectral"},
+        "upkeep": {"focusings": 2},
+        "augmentation": {"shift": 1, "mirror": True},
+    },
+)

@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--fid", **FLAG, help="FID, and its limit at infinity")
     add("--kid", **FLAG, help="KID, and its limit at infinity")
     add("--proxy", **FLAG, help="a cheap Frechet distance (what is done by default)")
-    methods = "log p(x) and bits per dimension, by one of those below"
-    add("--likelihood", metavar="METHOD", help=methods)
+    methods = "log p(x) and bits per dimension, by one of those below (importance)"
+    add("--likelihood", metavar="METHOD", nargs="?", const="importance", help=methods)
     add("--posterior", **FLAG, help="how chains mix; active latents")
     add("--gap", **FLAG, help="where samples are lost: prior, marginals, aligned, reconstructions")
     any_of = "any of those below; may be given several times"

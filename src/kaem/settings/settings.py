@@ -18,7 +18,7 @@ from ..loading import read, read_prior
 from ..models import MODELS, AbstractModel
 from ..observation import LENSES
 from ..priors import PRIORS
-from ..training import Adam, Grid, Plan, Upkeep
+from ..training import Adam, Augmentation, Grid, Plan, Upkeep
 from .migrate import migrated
 from .schema import Field, chosen, fields, resolved
 
@@ -31,6 +31,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "lens": LENSES,
     "learner": LEARNERS,
 }
+_PLAIN = ("data", "training", "optimiser", "augmentation")  # dataclasses, by their section
 _NONE = "none"  # the kind of an encoder or a lens that a model goes without
 _START = Field(str | None, None)
 # What a section has beside the arguments of its constructor.
@@ -91,6 +92,7 @@ class Settings:
     training: Training = field(default_factory=Training)
     optimiser: Adam = field(default_factory=Adam)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
     @staticmethod
     def from_dict(values: dict[str, Any], *, recorded: bool = False) -> "Settings":
@@ -102,7 +104,7 @@ class Settings:
         values = migrated(values, recorded)
         kind = values.get("model", {}).get("kind", "kaem")
         usual = chosen(MODELS, kind, "model").usual
-        known = {"model", "data", "training", "optimiser", "upkeep", "grid", *usual}
+        known = {"model", "data", "training", "optimiser", "upkeep", "grid", "augmentation", *usual}
         for name in values:
             if name not in known:
                 if name in PARTS and recorded:
@@ -127,6 +129,7 @@ class Settings:
             section_of(Training, "training", values),
             section_of(Adam, "optimiser", values),
             dataclasses.replace(upkeep, grid=grid),
+            section_of(Augmentation, "augmentation", values),
         )
         settings._check_starts()
         settings._check_kinds()
@@ -178,7 +181,7 @@ class Settings:
         """Return every setting, by section: enough to repeat a run."""
         parts = {name: {"kind": self.kinds[name]} | self.arguments[name] for name in self.kinds}
         upkeep = dataclasses.asdict(self.upkeep)
-        plain = {n: dataclasses.asdict(getattr(self, n)) for n in ("data", "training", "optimiser")}
+        plain = {n: dataclasses.asdict(getattr(self, n)) for n in _PLAIN}
         return parts | plain | {"grid": upkeep.pop("grid"), "upkeep": upkeep}
 
     # The objects that settings describe.
@@ -186,6 +189,8 @@ class Settings:
     def model(self, data_shape: tuple[int, ...]) -> Any:
         """Return the untrained model, for data of shape `data_shape`."""
         try:
+            persistent = bool(self.arguments["learner"].get("persistent"))
+            self.augmentation.check(data_shape, persistent=persistent)
             return self._started(data_shape) or self._new(data_shape)
         except UserError:
             raise
@@ -263,6 +268,7 @@ class Settings:
             batch_size=t.batch_size,
             optimiser=self.optimiser,
             upkeep=self.upkeep,
+            augmentation=self.augmentation,
             freeze=_prior if frozen else None,
             new=not self.starts_from_files,
             log_every=t.log_every,

@@ -12,6 +12,7 @@ from jaxtyping import PRNGKeyArray
 from ..data.checks import checked, trainable_on
 from ..learning import AbstractLearner
 from ..models import AbstractModel, as_float
+from .augmentation import Augmentation
 from .loop import Plan, initial_state, rows, updates
 from .optimiser import Adam, Optimiser
 from .parameters import Where
@@ -65,6 +66,7 @@ def fit(
     batch_size: int = 100,
     optimiser: Optimiser | None = None,
     upkeep: Upkeep | None = None,
+    augmentation: Augmentation | None = None,
     freeze: Where | None = None,
     log_every: int = 50,
     validation: np.ndarray | None = None,
@@ -78,7 +80,7 @@ def fit(
 
     **Arguments:** `learner` is how it learns, by default what is usual for such a model. `optimiser` is
     any transformation of optax, or `kaem.Adam(prior_rate=..., generator_rate=...)`. `upkeep` says how
-    fine tables are kept and when grids move. `freeze` selects a part of the model that is not trained,
+    fine tables are kept and when grids move, `augmentation` how images vary from visit to visit. `freeze` selects a part of the model that is not trained,
     such as `lambda model: model.prior`, which may come from another model. `validation` are examples
     that are judged at every log step and not learned from: records then have `validation_loss` and the
     like. `callback(record, model)` is called at every log step, with the model in training
@@ -111,6 +113,7 @@ def fit(
         batch_size=batch_size,
         optimiser=optimiser or Adam(),
         upkeep=upkeep or Upkeep(),
+        augmentation=augmentation or Augmentation(),
         freeze=freeze,
         new=is_new(model),
         log_every=log_every,

@@ -22,6 +22,7 @@ from ..learning import AbstractLearner
 from ..methods import with_arguments
 from ..models import AbstractModel, as_float
 from ..parallel import SPLIT, WHOLE, batch_mesh, everywhere, mean, over_batch
+from .augmentation import Augmentation
 from .optimiser import Adam, Optimiser, averages, begun_anew, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
 from .upkeep import Upkeep, carried, turned
@@ -52,6 +53,7 @@ class Plan:
     batch_size: int = 100
     optimiser: Optimiser = field(default_factory=Adam)
     upkeep: Upkeep = field(default_factory=Upkeep)
+    augmentation: Augmentation = field(default_factory=Augmentation)
     freeze: Where | None = None  # a part of the model that is not trained
     new: bool = True  # whether the model has learned nothing yet that grids could lose
     log_every: int = 50
@@ -66,7 +68,7 @@ class Plan:
         return eqx.filter_jit(self.transform.init)(parameters(model, self.freeze))
 
     def keyed(self, number: int) -> PRNGKeyArray:
-        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment, 6 lens."""
+        """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment, 6 lens, 7 augmentation."""
         return jax.random.fold_in(self.key, number)
 
 
@@ -115,6 +117,7 @@ def initial_state(model: AbstractModel, plan: Plan, examples: int) -> State:
     plan.learner.check(model)
     model = model.trainable()
     memory = plan.learner.memory(model, examples, plan.keyed(3))
+    plan.augmentation.check(model.data_shape, persistent="chains" in memory)
     return State(0, model, plan.start(model), memory)
 
 
@@ -135,10 +138,12 @@ class _Task(eqx.Module):
     rest: Any  # the model without what is trained
     learner: AbstractLearner
     transform: optax.GradientTransformation
+    augmentation: Augmentation
     mesh: Any
     steps: Array
     data: Array
     key: PRNGKeyArray
+    variation: PRNGKeyArray  # of images, before they are split among devices
 
     def gradient(self, params: Any, memory: Any, step: Any, indices: Any) -> Any:
         """Return what an update saw, what it keeps, and the gradients of the loss."""
@@ -163,7 +168,8 @@ class _Task(eqx.Module):
         whole = over_batch(
             part, mesh, 3, (WHOLE, where, SPLIT, WHOLE, WHOLE, WHOLE), (WHOLE, where, WHOLE)
         )
-        x, progress = as_float(self.data[indices]), step / self.steps
+        images = self.augmentation(self.data[indices], jax.random.fold_in(self.variation, step))
+        x, progress = as_float(images), step / self.steps
         return whole(params, memory, x, jax.random.fold_in(self.key, step), arrays, progress)
 
     def update(self, carry: Any, start: Array, indices: Array) -> Any:
@@ -214,8 +220,8 @@ class Dispatch:
         arrays, static = eqx.partition((rest, with_arguments(plan.learner)), eqx.is_array)
         arrays, steps = everywhere((arrays, jnp.int32(plan.steps)), self.mesh)
         rest, learner = eqx.combine(arrays, static)
-        parts = (rest, learner, plan.transform, self.mesh, steps, self.data, plan.keyed(1))
-        return _Task(*parts), trained
+        how = (rest, learner, plan.transform, plan.augmentation, self.mesh)
+        return _Task(*how, steps, self.data, plan.keyed(1), plan.keyed(7)), trained
 
     def _indices(self, start: int, stop: int) -> np.ndarray:
         return batch_indices(self.examples, self.plan.key, self.plan.batch_size, start, stop)
