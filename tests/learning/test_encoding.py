@@ -12,6 +12,7 @@ import pytest
 import kaem
 from kaem.learning import Encoded, EvidenceBound, Langevin
 from kaem.loading import read
+from kaem.posterior.guess import bend, straighten
 from kaem.settings import Settings, merge
 from kaem.training.parameters import named, parameters
 from support.chains import coloured
@@ -47,6 +48,42 @@ def test_the_bound_is_the_sum_of_its_terms(mixing):
     error = np.hypot(np.std(values), np.std(other)) / 200**0.5
     assert abs(gap) < 5 * error
     assert np.std(values) < np.std(other)  # the entropy of the normals is exact
+
+
+@pytest.mark.parametrize("domain", [(-5.0, 5.0), (0.0, 1.0), (0.05, 20.0)])
+def test_the_bend_never_leaves_the_domain(domain):
+    """Far out, rounding would: the density there, and with it a whole batch's bound, would be nought."""
+    lo, hi = (jnp.full(1, end) for end in domain)
+    reach = (domain[1] - domain[0]) / 2
+    far = np.concatenate([np.linspace(-40, 40, 4001), [-1e30, 1e30]]) * reach + sum(domain) / 2
+    z, log_slope = bend(jnp.asarray(far[:, None], jnp.float32), (lo, hi))
+    assert (z >= lo).all()
+    assert (z <= hi).all()
+    assert np.isfinite(log_slope).all()
+    inner = z[np.abs(far - sum(domain) / 2) < reach]
+    back, _ = bend(straighten(inner, (lo, hi)), (lo, hi))
+    np.testing.assert_allclose(back, inner, rtol=1e-5, atol=1e-5 * reach)
+
+
+def test_an_encoder_begins_with_a_uniform_prior():
+    sections = {
+        "prior": {"reference": "uniform", "latents": 2},
+        "encoder": {"kind": "dense"},
+        "learner": {"kind": "encoder"},
+    }
+    model = Settings.from_dict(sections).model((8, 8, 1))
+    x = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 1), dtype=np.uint8)
+    for seed in range(4):
+        _, history = kaem.fit(
+            model,
+            x,
+            key=jax.random.key(seed),
+            learner=Encoded(),
+            steps=4,
+            batch_size=32,
+            log_every=4,
+        )
+        assert np.isfinite(history[-1]["elbo"])
 
 
 def test_refined_latents_teach_the_generator_and_the_bound_the_encoder():
@@ -111,6 +148,26 @@ def test_alignment_keeps_what_the_model_makes_and_lowers_the_kl():
         Encoded().objective(m, x, jax.random.key(1), {}, 1.0)[1][0]["kl"] for m in (own, moved)
     )
     assert after < before - 1
+
+
+@pytest.mark.parametrize("part", ["prior", "generator", "encoder"])
+def test_what_is_frozen_stays_bit_by_bit(part):
+    """Neither alignment nor the final order of coordinates may turn it."""
+    settings = Settings.from_dict(ENCODED)
+    model, x = settings.model((8, 8, 3)), coloured()
+    trained, _ = kaem.fit(
+        model,
+        x,
+        key=jax.random.key(0),
+        learner=Encoded(),
+        steps=6,
+        batch_size=16,
+        upkeep=settings.upkeep,
+        freeze=lambda model: getattr(model, part),
+    )
+    before, after = (named(getattr(m.trainable(), part)) for m in (model, trained))
+    for name, leaf in before.items():
+        np.testing.assert_array_equal(leaf, after[name], err_msg=name)
 
 
 def test_the_mixing_is_not_trained_but_moved():

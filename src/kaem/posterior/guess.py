@@ -29,7 +29,9 @@ def bend(straight: Float[Array, "n D"], bounds: Bounds) -> tuple[Float[Array, "n
     t = jnp.clip((straight - centre) / reach, -_FAR, _FAR)
     logarithm = jnp.log1p(t**_POWER)
     log_slope = -(1 + 1 / _POWER) * jnp.sum(logarithm, axis=1)
-    return centre + reach * t * jnp.exp(-logarithm / _POWER), log_slope
+    z = centre + reach * t * jnp.exp(-logarithm / _POWER)
+    lo, hi = (bound.reshape(-1) for bound in bounds)
+    return jnp.clip(z, lo, hi), log_slope  # rounding may leave the domain
 
 
 def straighten(z: Float[Array, "n D"], bounds: Bounds) -> Float[Array, "n D"]:

@@ -2,8 +2,8 @@ r"""Encoders' guesses, refined: for each example a normal with the mean and the 
 
 An encoder's normals are fitted to all examples at once, and are narrower than posteriors: weights of
 their draws collapse. Any density proposes, so each example may have one of its own. In coordinates $s$
-that are bent into the domain of the prior, $z = c + r\tanh((s - c)/r)$, with residuals $\rho(s)$ in units of
-$\sigma$, their Jacobian $J$ and $\log\tilde p(s) = \log p(z) + \log|dz/ds|$, the posterior is
+that are bent into the domain of the prior (`kaem.posterior.guess.bend`), with residuals $\rho(s)$ in units
+of $\sigma$, their Jacobian $J$ and $\log\tilde p(s) = \log p(z) + \log|dz/ds|$, the posterior is
 
 $$\pi(s) \propto \exp\big(-\tfrac12|\rho(s)|^2\big)\,\tilde p(s), \qquad
 \Lambda(s) = J^\top J - \nabla^2\log\tilde p(s).$$

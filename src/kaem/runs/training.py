@@ -226,7 +226,7 @@ def _trained(
     def keep(state: State) -> None:
         checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
         if state.step >= reached:  # never an earlier model over a later one
-            save(state.best.finished(), run.model_file, made_by | {"step": state.step})
+            save(plan.finished(state.best), run.model_file, made_by | {"step": state.step})
 
     try:
         with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:

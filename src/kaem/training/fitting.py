@@ -134,7 +134,7 @@ def fit(
             history[-1]["notes"] = list(boundary.notes)
         if callback is not None and callback(dict(history[-1]), _copied(state.best)):
             break
-    return state.best.finished().prepared(), history
+    return plan.finished(state.best).prepared(), history
 
 
 def _selects(freeze: Any, model: AbstractModel) -> bool:

@@ -67,6 +67,15 @@ class Plan:
         """Return the optimiser's state before the first update of a model."""
         return eqx.filter_jit(self.transform.init)(parameters(model, self.freeze))
 
+    def may_turn(self, model: AbstractModel) -> bool:
+        """Return whether latents may get other coordinates, which changes prior, generator and encoder."""
+        parts = [getattr(model, name, None) for name in ("prior", "generator", "encoder")]
+        return not is_frozen(parts, model, self.freeze)
+
+    def finished(self, model: Any) -> Any:
+        """Return the model as it is saved and used after training; what is frozen stays as it is."""
+        return model.finished() if self.may_turn(model) else model
+
     def keyed(self, number: int) -> PRNGKeyArray:
         """Return the key for one use of randomness: 1 updates, 2 grids, 3 memory, 4 validation, 5 alignment, 6 lens, 7 augmentation."""
         return jax.random.fold_in(self.key, number)
@@ -300,9 +309,8 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
         if is_frozen(getattr(state.model, part, None), state.model, plan.freeze):
             grid = replace(grid, **{part: False})
     regrids = set(grid.steps(plan.steps))
-    aligning = plan.upkeep.aligning_steps(plan.steps)
-    if is_frozen(getattr(state.model, "prior", None), state.model, plan.freeze):
-        aligning = set()
+    may_turn = plan.may_turn(state.model)
+    aligning = plan.upkeep.aligning_steps(plan.steps) if may_turn else set()
     has_lens = getattr(state.model, "lens", None) is not None
     focusing = plan.upkeep.focusing_steps(plan.steps) if has_lens else set()
     edges = {plan.steps, *regrids, *aligning, *focusing}
