@@ -170,6 +170,25 @@ def test_what_is_frozen_stays_bit_by_bit(part):
         np.testing.assert_array_equal(leaf, after[name], err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["kaem", "vae"])
+def test_bytes_are_pixels_wherever_examples_go(kind):
+    vae = {"model": {"kind": "vae"}, "prior": {"coordinates": 4}, "encoder": {"widths": [4, 4]}}
+    sections = vae | {"generator": {"widths": [4]}} if kind == "vae" else SPECTRAL
+    model, x = Settings.from_dict(sections).model((8, 8, 3)), coloured()[:12]
+    pixels, key = jnp.asarray(x, jnp.float32) / 255, jax.random.key(0)
+    assert x.dtype == np.uint8
+    drawn = model.decode(model.prior.sample(key, 12))
+    for seen, meant in (
+        (model.encoded(x).draw(key), model.encoded(pixels).draw(key)),
+        (model.log_likelihood(x, drawn), model.log_likelihood(pixels, drawn)),
+        (model.log_likelihood_matrix(x, drawn), model.log_likelihood_matrix(pixels, drawn)),
+    ):
+        np.testing.assert_array_equal(seen, meant)
+    if kind == "kaem":
+        lenses = [model.focused(some, key).lens.transfer for some in (x, pixels)]
+        np.testing.assert_array_equal(*lenses)
+
+
 def test_the_mixing_is_not_trained_but_moved():
     assert not any("mixing" in name for name in parameters(model()))
 

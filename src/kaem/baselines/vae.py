@@ -9,7 +9,7 @@ from ..generators import AbstractGenerator
 from ..layers import AbstractEncoder
 from ..learning import AbstractLearner, EvidenceBound
 from ..methods import ARGUMENT
-from ..models import LatentModel
+from ..models import LatentModel, as_float
 from ..observation import Lens
 from ..posterior.guess import Normal
 from ..priors import NormalPrior
@@ -59,4 +59,4 @@ class VAE(LatentModel):
 
     def encoded(self, x: Float[Array, "n ..."]) -> Normal:
         """Return $q(z\\mid x)$ for each example."""
-        return Normal(*self.encoder(x))
+        return Normal(*self.encoder(as_float(x)))

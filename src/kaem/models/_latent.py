@@ -173,7 +173,7 @@ class LatentModel(AbstractModel):
             np.asarray(_redrawn(self, x[i : i + _CHUNK], jax.random.fold_in(key, i)))
             for i in range(0, len(x), _CHUNK)
         ]
-        lens = self._lens.focused(np.asarray(x), np.concatenate(parts))
+        lens = self._lens.focused(np.asarray(as_float(x)), np.concatenate(parts))
         return eqx.tree_at(lambda model: model.lens, self, lens)
 
     @property
@@ -190,7 +190,7 @@ class LatentModel(AbstractModel):
         r"""Return $\log\mathcal{N}(x; \tilde x, \sigma^2 I)$ of what was drawn, `means`, example by example."""
         axes = tuple(range(means.ndim - len(self.data_shape), means.ndim))
         return (
-            -jnp.sum((x - self.seen(means)) ** 2, axis=axes) / (2 * self.noise**2)
+            -jnp.sum((as_float(x) - self.seen(means)) ** 2, axis=axes) / (2 * self.noise**2)
             - self.log_constant
         )
 
@@ -209,7 +209,7 @@ class LatentModel(AbstractModel):
                 f"shape {x.shape[1:]}."
             )
         # Distances from a common centre: expanding the square around it loses fewer digits.
-        a, b = x.reshape(len(x), -1), self.seen(means).reshape(len(means), -1)
+        a, b = as_float(x).reshape(len(x), -1), self.seen(means).reshape(len(means), -1)
         centre = jax.lax.stop_gradient(jnp.mean(a, axis=0))
         a, b = a - centre, b - centre
         squares = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T

@@ -20,6 +20,7 @@ from ..posterior.guess import Bent, Normal
 from ..priors import AbstractPrior, AlignedPrior, MixturePrior
 from ..priors.alignment import aligned
 from ._latent import LatentModel
+from ._model import as_float
 
 if TYPE_CHECKING:
     from ..training import Grid
@@ -110,7 +111,7 @@ class KAEM(LatentModel):
         r"""Return $q(z\mid x)$ for each example, if there is an encoder."""
         if self.encoder is None:
             return None
-        normal = Normal(*self.encoder(x))
+        normal = Normal(*self.encoder(as_float(x)))
         return Bent(normal, self.encoder.mixing_matrix, self.prior.bounds)
 
     def without_encoder(self) -> Self:
