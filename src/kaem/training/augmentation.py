@@ -2,7 +2,8 @@ r"""Augmentation: images that are seen a little differently at every visit.
 
 A generator that has seen each of a few thousand images some seventy times learns them by heart: it is
 sharp at their latents, and not between them, where samples are. An image that is moved by a pixel or
-two, or mirrored, is about as likely as the image itself, and is not the one that was seen before.
+two, or mirrored, is about as likely as the image itself, and is not the one that was seen before. What
+that is worth, and where it made samples worse: docs/explanation/encoder.md.
 """
 
 from dataclasses import dataclass

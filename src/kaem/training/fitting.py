@@ -80,8 +80,9 @@ def fit(
 
     **Arguments:** `learner` is how it learns, by default what is usual for such a model. `optimiser` is
     any transformation of optax, or `kaem.Adam(prior_rate=..., generator_rate=...)`. `upkeep` says how
-    fine tables are kept and when grids move, `augmentation` how images vary from visit to visit. `freeze` selects a part of the model that is not trained,
-    such as `lambda model: model.prior`, which may come from another model. `validation` are examples
+    fine tables are kept and when grids move, `augmentation` how images vary from visit to visit. `freeze`
+    selects a part of the model that is not trained, such as `lambda model: model.prior`, which may come
+    from another model. `validation` are examples
     that are judged at every log step and not learned from: records then have `validation_loss` and the
     like. `callback(record, model)` is called at every log step, with the model in training
     (`model.prepared()` samples faster); if it returns True, training stops there. What was done on the
