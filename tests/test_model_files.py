@@ -12,6 +12,8 @@ import pytest
 import kaem
 from kaem import KAEM, KAN, UnivariatePrior, UserError
 from kaem.bases import BASES
+from kaem.settings import Settings
+from support.encoders import SPECTRAL
 
 
 def make(basis="rbf", depth=2, output="sigmoid", **kwargs):
@@ -169,6 +171,7 @@ def test_files_name_nothing_that_does_more_than_compute(tmp_path, name):
         (("noise",), 0.0),
         (("noise",), -1.0),
         (("noise",), "x"),
+        (("noise",), True),
         (("prior", "cells"), 33),
         (("prior", "cells"), 2**31),
         (("prior", "cells"), 10**30),
@@ -192,3 +195,49 @@ def test_what_a_constructor_refuses_a_file_cannot_bring_in(tmp_path, where, valu
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
     with pytest.raises(UserError, match="not a readable KAEM model"):
         kaem.load(path)
+
+
+@pytest.mark.parametrize(
+    ("where", "change", "message"),
+    [
+        (lambda m: m.lens.transfer, lambda a: a[:-1], "transfer"),
+        (lambda m: m.lens.transfer, jnp.zeros_like, "positive"),
+        (lambda m: m.lens.transfer, jnp.negative, "positive"),
+        (lambda m: m.lens.mean, lambda a: a[:1], "mean"),
+        (lambda m: m.encoder.biases[0], lambda a: a[:1], "biases"),
+        (lambda m: m.encoder.head, lambda a: a[:1], "cannot be called"),
+        (lambda m: m.encoder.head_bias, lambda a: a[:1], "last layer"),
+        (lambda m: m.encoder.mixing, lambda a: a[:1, :1], "mixing"),
+        (
+            lambda m: m.generator.projection_bias,
+            lambda a: a[:1],
+            r"projection_bias has shape \(1,\)",
+        ),
+        (lambda m: m.generator.biases[1], lambda a: a[:1], "biases"),
+        (lambda m: m.generator.kernels[0], lambda a: a.astype(jnp.float16), "float16"),
+        (lambda m: m.prior.energies.basis.coefficients, lambda a: a[..., :1], "cubic splines"),
+        (lambda m: m.prior.energies.basis.grid, lambda a: a[..., ::-1], "ascend"),
+        (lambda m: m.prior.energies.basis.grid, jnp.zeros_like, "ascend"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path, where, change, message):
+    """Arithmetic would stretch some of them to any shape, and compute something else."""
+    path, model = tmp_path / "m.safetensors", Settings.from_dict(SPECTRAL).model((8, 8, 3))
+    model.save(path)
+    kaem.load(path)
+    eqx.tree_at(where, model, replace_fn=change).save(path)
+    with pytest.raises(UserError, match=f"not a readable KAEM model.*{message}"):
+        kaem.load(path)
+
+
+def test_a_lens_and_an_encoder_are_for_the_models_own_data():
+    model = Settings.from_dict(SPECTRAL).model((8, 8, 3))
+    parts = {"encoder": model.encoder, "lens": model.lens}
+    with pytest.raises(ValueError, match="the lens is for data of shape"):
+        KAEM(model.prior, model.generator, **parts | {"lens": kaem.Lens((4, 4, 3))})
+    for other, message in (
+        (kaem.layers.Encoder((8, 8, 1), 4, key=jax.random.key(0), widths=(4,)), "cannot be called"),
+        (kaem.layers.Encoder((8, 8, 3), 6, key=jax.random.key(0), widths=(4,)), "6 latents"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            KAEM(model.prior, model.generator, **parts | {"encoder": other})

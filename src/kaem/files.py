@@ -43,10 +43,21 @@ def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
     )
 
 
+def _whole(text: str) -> int:
+    if not -(2**63) <= (value := int(text)) < 2**63:
+        raise ValueError(f"the number {text[:20]}... has {len(text)} digits")
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text holds, if its whole numbers are such as can be computed with."""
+    return json.loads(text, parse_int=_whole)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a run folder."""
     try:
-        value = json.loads(path.read_text("utf8"))
+        value = parse_json(path.read_text("utf8"))
     except UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."

@@ -119,10 +119,13 @@ def _check(thing: Any) -> None:
         raise ValueError(f"it generates shape {made.shape[1:]}, not {shape}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(thing, eqx.is_array)):
         ours = _owner(thing, path).__module__.startswith(f"{__package__}.")
-        if ours and not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"{leaf.dtype} numbers in {jax.tree_util.keystr(path)}, not floats")
+        name = jax.tree_util.keystr(path)
+        if ours and leaf.dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(f"{leaf.dtype} numbers in {name}, not float32")
         if not np.isfinite(leaf).all():
-            raise ValueError(f"non-finite numbers in {jax.tree_util.keystr(path)}")
+            raise ValueError(f"non-finite numbers in {name}")
+        if ours and name.endswith(".grid") and not (np.diff(leaf, axis=-1) > 0).all():
+            raise ValueError(f"numbers in {name} that do not ascend")
 
 
 def _owner(thing: Any, path: tuple[Any, ...]) -> type:

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -106,6 +106,32 @@ def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     )
 
 
+def _check_sizes(module: Any) -> None:
+    """Check that arrays have the axes their annotations name, of equal size where equally named.
+
+    Arithmetic would stretch an axis of size 1 to any other, and compute something else.
+    """
+    sizes: dict[str, int] = {}
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        for annotation in (field.type, *get_args(field.type)):
+            axes = str(getattr(annotation, "dim_str", "...")).split()
+            if not eqx.is_array(value) or any("*" in axis or "." in axis for axis in axes):
+                continue
+            expected = [int(a) if a.isdigit() else sizes.get(a, -1) for a in axes]
+            found = value.shape
+            if len(found) != len(axes) or any(
+                e not in (-1, f) for e, f in zip(expected, found, strict=True)
+            ):
+                raise ValueError(
+                    f"{type(module).__name__}.{field.name} has shape {found}, expected "
+                    f"[{', '.join(axes)}]" + (f" with {sizes}" if sizes else "")
+                )
+            sizes |= {
+                axis: size for axis, size in zip(axes, found, strict=True) if axis.isidentifier()
+            }
+
+
 def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
     match node:
         case {"array": str(name)}:
@@ -126,6 +152,8 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
                 raise ValueError(f"{name} has fields {sorted(fields)}, not {sorted(known)}")
             values = {field: _restore(child, read) for field, child in fields.items()}
             module = assembled(cls, older | values)  # older: what came after the file was written
+            if cls.__module__.startswith(f"{__package__}."):
+                _check_sizes(module)
             for base in reversed(cls.__mro__):  # what the constructor would have refused
                 if "__check_init__" in vars(base):
                     vars(base)["__check_init__"](module)

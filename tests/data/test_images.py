@@ -229,3 +229,14 @@ def test_a_pipe_among_images_is_passed_over(tmp_path):
     os.mkfifo(tmp_path / "a.png")
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "b.png")
     assert load(str(tmp_path)).shape == (1, 4, 4, 1)
+
+
+def test_no_other_format_hides_behind_a_suffix(tmp_path, monkeypatch):
+    """Pillow would start Ghostscript for PostScript, whatever its file is called."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("started"))
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"a\.png cannot be read as an image"):
+        load(str(tmp_path))

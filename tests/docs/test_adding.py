@@ -18,9 +18,11 @@ def registries():
     from kaem.export import TARGETS
     from kaem.generators import GENERATORS
     from kaem.interpret.figures import FIGURES
+    from kaem.layers import ENCODERS
     from kaem.learning import LEARNERS
     from kaem.metrics import METRICS
     from kaem.models import MODELS
+    from kaem.observation import LENSES
     from kaem.posterior import SAMPLERS
     from kaem.priors import PRIORS, REFERENCES
     from kaem.settings import PRESETS
@@ -30,6 +32,8 @@ def registries():
         "A reference": REFERENCES,
         "A prior": PRIORS,
         "A generator": GENERATORS,
+        "An encoder": ENCODERS,
+        "A lens": LENSES,
         "A sampler": SAMPLERS,
         "A learner": LEARNERS,
         "A model": MODELS,

@@ -99,7 +99,12 @@ def test_a_report_without_its_data_says_what_is_missing(tiny_run, tmp_path, no_s
 
 @pytest.mark.parametrize(
     "damaged",
-    ["{", '{"details": {"fid": []}}', '{"details": {"fid": {"value": 1, "interval": [1]}}}'],
+    [
+        '{"details": {"fid": {"value": 1%s}}}' % ("0" * 399),
+        "{",
+        '{"details": {"fid": []}}',
+        '{"details": {"fid": {"value": 1, "interval": [1]}}}',
+    ],
 )
 def test_a_report_goes_on_without_damaged_metrics(tiny_run, tmp_path, monkeypatch, damaged):
     run, said = tmp_path / "run", []
@@ -258,6 +263,9 @@ def test_mistakes_are_explained_and_write_nothing(tiny_run, tmp_path, capsys, ar
         ("history.jsonl", "5\n5\n", "line 1"),
         ("history.jsonl", "[" * 200_000 + "\n5\n", "line 1"),
         ("config.json", "[" * 200_000, "cannot be read"),
+        ("history.jsonl", '{"step": 1, "seconds": 1%s}\n{"step": 2}\n' % ("0" * 399), "line 1"),
+        ("history.jsonl", '{"step": 1e400}\n{"step": 2}\n', "line 1"),
+        ("config.json", '{"devices": 1%s}' % ("0" * 399), "has 400 digits"),
     ],
 )
 def test_damaged_runs_are_named(tiny_run, tmp_path, capsys, name, content, message):

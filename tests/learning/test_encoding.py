@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +13,9 @@ import pytest
 import kaem
 from kaem.learning import Encoded, EvidenceBound, Langevin
 from kaem.loading import read
-from kaem.posterior.guess import bend, straighten
+from kaem.models import LatentModel
+from kaem.posterior.guess import Normal, bend, straighten
+from kaem.priors import NormalPrior
 from kaem.settings import Settings, merge
 from kaem.training.parameters import named, parameters
 from support.chains import coloured
@@ -201,7 +204,7 @@ def test_other_learners_do_not_leave_an_encoder_behind():
 
 
 def test_each_learner_says_what_it_needs():
-    with pytest.raises(kaem.UserError, match="a KAEM with an encoder"):
+    with pytest.raises(kaem.UserError, match="Encoded needs an encoder"):
         Encoded().check(model().without_encoder())
     with pytest.raises(kaem.UserError, match="standard normal"):
         EvidenceBound().check(model())
@@ -268,3 +271,46 @@ def test_fine_tuning_by_chains_leaves_the_encoder_out(tmp_path):
     )
     assert read(tuned.run.path).encoder is None
     assert tuned.run.settings().kinds["encoder"] == "none"
+
+
+class OwnModel(LatentModel):
+    """Whatever prior, explained by normals."""
+
+    prior: Any
+    generator: kaem.AbstractGenerator
+    layers: kaem.DenseEncoder
+    noise: float = 0.3
+    generator_noise: float = 0.0
+
+    def usual_learner(self):
+        return Encoded()
+
+    def encoded(self, x):
+        return Normal(*self.layers(x))
+
+
+def own_model(prior):
+    a, b = jax.random.split(jax.random.key(0))
+    layers = kaem.DenseEncoder(SHAPE, 4, key=b, widths=())
+    return OwnModel(prior, kaem.CNN(4, SHAPE, key=a, widths=(4,)), layers)
+
+
+def test_models_of_your_own_learn_by_the_bound_of_their_prior():
+    """With a standard normal prior it is that of EvidenceBound, whose divergence is in closed form."""
+    own = own_model(NormalPrior(4))
+    Encoded().check(own)
+    EvidenceBound().check(own)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    values = jax.vmap(lambda k: Encoded().objective(own, jnp.asarray(X), k, {}, 0.5)[1][0]["kl"])(
+        keys
+    )
+    exact = EvidenceBound().objective(own, jnp.asarray(X), keys[0], {}, 0.5)[1][0]["kl"]
+    assert abs(np.mean(values) - exact) < 4.5 * np.std(values) / len(keys) ** 0.5
+
+
+def test_the_evidence_bound_refuses_priors_that_are_not_standard_normal():
+    learned = kaem.MixturePrior(1, 4, key=jax.random.key(0), basis="bspline", domain=(-6.0, 6.0))
+    own = own_model(learned)
+    Encoded().check(own)
+    with pytest.raises(kaem.UserError, match="has a MixturePrior; learn by Encoded"):
+        EvidenceBound().check(own)

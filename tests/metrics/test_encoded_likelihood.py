@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kaem import Encoder
+from kaem import KAEM, DenseEncoder, Encoder
+from kaem.generators import AbstractGenerator
 from kaem.learning import Encoded
 from kaem.metrics import log_likelihood
-from support.linear_gaussian import NOISE, A, linear_model
+from support.linear_gaussian import NOISE, A, linear_model, normal_prior
 
 EVIDENCE = stats.multivariate_normal(np.zeros(3), A @ A.T + NOISE**2 * np.eye(3))
 COVARIANCE = np.linalg.inv(np.eye(2) + A.T @ A / NOISE**2)
@@ -88,3 +89,28 @@ def test_the_same_key_gives_the_same_estimate():
     first, second = (log_likelihood(model(), x, key=jax.random.key(3)) for _ in range(2))
     assert np.array_equal(first.value, second.value)
     assert np.array_equal(first.error, second.error)
+
+
+class Magnitude(AbstractGenerator):
+    """x = |z|, which has the same posterior on either side of zero."""
+
+    data_shape: tuple[int, ...] = eqx.field(static=True, default=(1,))
+
+    def __call__(self, z):
+        return jnp.abs(z.reshape(1))
+
+
+def test_annealing_finds_modes_that_the_encoder_does_not_know():
+    """The encoder knows of z = x alone; by symmetry, p(x) is then log 2 above what it explains."""
+    encoder = DenseEncoder((1,), 1, key=jax.random.key(0), widths=())
+    noise, x = 0.1, np.linspace(0.4, 1.6, 24, dtype=np.float32)[:, None]
+    weights = (jnp.array([[1.0, 0.0]]), jnp.array([0.0, 2 * np.log(noise)]))
+    encoder = eqx.tree_at(lambda e: (e.head, e.head_bias), encoder, weights)
+    own = KAEM(normal_prior(1, 256), Magnitude(), noise, encoder=encoder)
+    found = log_likelihood(own, x, key=jax.random.key(4), method="ais")
+    z = np.linspace(-6, 6, 20_001)
+    joint = stats.norm.pdf(z) * stats.norm.pdf(x, np.abs(z), noise)
+    gaps = found.value - np.log(np.trapezoid(joint, z, axis=1))
+    assert found.error.max() < 0.3
+    assert np.mean(np.abs(gaps) < 3 * found.error) > 0.9
+    assert abs(gaps.mean()) < 4 * found.monte_carlo_error

@@ -67,6 +67,28 @@ def test_chains_and_latents_are_diagnosed(trained, capsys):
     assert_drawn(trained / "figures" / "latents.png", 5.2)
 
 
+def test_held_out_data_are_not_called_training_data(trained, tmp_path, capsys):
+    x = RunFolder.open(trained).data()
+    np.save(tmp_path / "others.npy", 255 - x[:40])
+    np.save(tmp_path / "same.npy", x)
+    ask = [
+        "evaluate",
+        str(trained),
+        "--likelihood",
+        "--examples",
+        "12",
+        "--proposals",
+        "64",
+        "--json",
+    ]
+    for file, split, told in (("others", "all", False), ("same", "train", True)):
+        assert main([*ask, "--data", str(tmp_path / f"{file}.npy")]) == 0
+        shown = capsys.readouterr()
+        assert ("training examples" in shown.err) == told
+        entry = json.loads(shown.out)["details"]["log_marginal_importance"]
+        assert entry["examples"]["split"] == split
+
+
 def test_two_sets_of_images(tmp_path, capsys):
     """A folder against an array; the same set is at distance zero, and noise is far."""
     rng = np.random.default_rng(0)

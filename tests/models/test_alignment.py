@@ -136,3 +136,61 @@ def test_an_encoder_for_another_number_of_latents_is_refused():
     wrong = kaem.Encoder(SHAPE, Q + 1, key=jax.random.key(0), widths=(4,))
     with pytest.raises(ValueError, match="describes 6 latents"):
         dataclasses.replace(model(), encoder=wrong)
+
+
+@pytest.mark.parametrize("encoder", [True, False], ids=["encoder", "chains"])
+def test_latents_of_an_aligned_model_are_in_its_own_coordinates(aligned, encoder):
+    """The folded model finds s, this one z = m + A s, and both decode to the same images."""
+    own = aligned if encoder else aligned.without_encoder()
+    folded, key = own.folded(), jax.random.key(4)
+    x = np.random.default_rng(3).random((6, *SHAPE)).astype(np.float32)
+    z = own.posterior(x, key, proposals=64, steps=8)
+    s = folded.posterior(x, key, proposals=64, steps=8)
+    np.testing.assert_allclose(z, own.prior.mixed(s), atol=1e-5)
+    np.testing.assert_allclose(own.decode(z), folded.decode(s), atol=1e-5)
+    np.testing.assert_allclose(own.reconstruct(x, key), folded.reconstruct(x, key), atol=1e-5)
+
+
+def test_an_aligned_model_is_ordered_and_measured_as_its_folded_twin(aligned):
+    x = np.random.default_rng(3).random((2, *SHAPE)).astype(np.float32)
+    u = np.random.default_rng(1).random((4, Q)).astype(np.float32)
+    twins = (aligned, aligned.folded())
+    for done in (
+        lambda own: own.ordered().generate(u),
+        lambda own: kaem.log_likelihood(own, x, key=jax.random.key(0), samples=32).value,
+    ):
+        np.testing.assert_array_equal(*(np.asarray(done(own)) for own in twins))
+
+
+def test_what_an_aligned_model_cannot_say_it_refuses(aligned, tmp_path):
+    with pytest.raises(kaem.UserError, match=r"ask `model.folded\(\)`"):
+        aligned.encoded(np.zeros((1, *SHAPE), np.float32))
+    for own in (aligned, aligned.without_encoder()):
+        for learner in (own.usual_learner(), kaem.Langevin(steps=2)):
+            with pytest.raises(kaem.UserError, match=r"train `model.folded\(\)`"):
+                learner.check(own)
+    with pytest.raises(kaem.UserError, match=r"give `model.folded\(\)`"):
+        aligned.with_quantiles("this")
+    with pytest.raises(ValueError, match=r"model.folded\(\).prior.save"):
+        aligned.prior.save(tmp_path / "prior.safetensors")
+
+
+def test_an_ordered_model_stays_as_it_is():
+    """Whatever order its coordinates came in, and though some of them hardly differ."""
+    base = model()
+    rows = np.random.default_rng(2).normal(size=base.generator.projection.shape)
+    rows[3] = 0.0
+    base = eqx.tree_at(lambda m: m.generator.projection, base, jnp.asarray(rows, jnp.float32))
+    once = base.ordered()
+    other = base._by_influence(np.full((1, Q), 0.1)).ordered()
+    for again in (once.ordered(), other):
+        for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(again), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert not np.any(once.generator.projection[-1])
+
+
+def test_only_coordinates_without_latents_are_ordered():
+    a, b = jax.random.split(jax.random.key(0))
+    sums = kaem.KAEM(kaem.UnivariatePrior(2, Q, key=a), kaem.CNN(Q, SHAPE, key=b, widths=(4,)))
+    with pytest.raises(kaem.UserError, match=r"shape \(Q,\), got \(5, 2\)"):
+        sums.ordered()

@@ -8,6 +8,7 @@ from scipy import stats
 
 import kaem
 from kaem import KAEM, KAN, Langevin, UnivariatePrior
+from kaem.priors import NormalPrior
 from support.models import digits, small
 
 MODEL = small()
@@ -48,6 +49,34 @@ def test_bad_models_are_refused():
         KAN(3, (2,), key=jax.random.key(0), depth=0)
     with pytest.raises(ValueError, match="sigmoid"):
         KAN(3, (2,), key=jax.random.key(0), output="softmax")
+
+
+def test_latents_and_priors_of_other_shapes_are_refused():
+    model = make()
+    with pytest.raises(ValueError, match=r"shape \(n, 5, 2\), .* got \(5, 2\); .* z\[None\]"):
+        model.decode(model.prior.sample(jax.random.key(0), 1)[0])
+    with pytest.raises(ValueError, match=r"shape \(n, 5, 2\), .* got \(3, 4, 2\)\."):
+        model.decode(jnp.zeros((3, 4, 2)))
+    with pytest.raises(
+        ValueError, match=r"shape \(5, 2\), got a UnivariatePrior of shape \(7, 3\)"
+    ):
+        model.with_prior(UnivariatePrior(3, key=jax.random.key(0)))
+    same = model.with_prior(UnivariatePrior(2, key=jax.random.key(7)))
+    assert same.prior.cached is not None
+
+
+def test_priors_that_lack_something_are_refused():
+    model = make()
+
+    class Own:
+        shape = (5, 2)
+
+        inverse_cdf = None
+
+    with pytest.raises(ValueError, match="Own lacks sample, for_chains, mean_log_prob, lost"):
+        KAEM(Own(), model.generator)
+    with pytest.raises(ValueError, match="got a NormalPrior, which has no inverse_cdf"):
+        KAEM(NormalPrior((5, 2)), model.generator)
 
 
 def test_bound_methods_can_be_transformed():

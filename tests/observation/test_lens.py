@@ -21,10 +21,12 @@ SHAPE = (8, 8, 3)
 
 
 def curved(shape=SHAPE):
-    """A lens whose transfer falls from 1 to a third and rises to 2."""
+    """A lens whose transfer falls from 1 to a third and rises to 2, around a mean image."""
     lens = Lens(shape)
     transfer = jnp.concatenate([jnp.linspace(1, 1 / 3, 5), jnp.linspace(0.5, 2, 20)])
-    return eqx.tree_at(lambda lens: lens.transfer, lens, transfer[: len(lens.transfer)])
+    mean = jnp.asarray(np.random.default_rng(9).uniform(size=shape), jnp.float32)
+    new = (transfer[: len(lens.transfer)], mean)
+    return eqx.tree_at(lambda lens: (lens.transfer, lens.mean), lens, new)
 
 
 def rings(shape):
@@ -37,9 +39,11 @@ def rings(shape):
 @pytest.mark.parametrize("shape", [SHAPE, (8, 4, 1), (5, 6, 3)])
 def test_it_multiplies_cosine_coefficients(shape):
     lens, x = curved(shape), np.random.default_rng(0).uniform(size=(3, *shape))
-    coefficients = dctn(x, axes=(1, 2), norm="ortho")
-    expected = coefficients * np.asarray(lens.transfer)[rings(shape)][..., None]
-    assert np.allclose(lens(jnp.asarray(x)), idctn(expected, axes=(1, 2), norm="ortho"), atol=2e-6)
+    mean = np.asarray(lens.mean, float)
+    coefficients = dctn(x - mean, axes=(1, 2), norm="ortho")
+    changed = coefficients * np.asarray(lens.transfer)[rings(shape)][..., None]
+    expected = mean + idctn(changed, axes=(1, 2), norm="ortho")
+    assert np.allclose(lens(jnp.asarray(x)), expected, atol=2e-6)
     # Of any leading axes, one by one and all together, and a new one changes nothing.
     assert np.allclose(lens(jnp.asarray(x[1])), lens(jnp.asarray(x))[1], atol=1e-6)
     assert np.allclose(Lens(shape)(jnp.asarray(x)), x, atol=1e-6)
@@ -50,8 +54,9 @@ def test_the_likelihood_is_a_normal_density():
     model = eqx.tree_at(lambda m: m.lens, model, curved())
     x = np.asarray(coloured()[:3], np.float32) / 255
     drawn = model.decode(model.prior.sample(jax.random.key(0), 3))
-    columns = np.asarray(model.lens(jnp.eye(192).reshape(192, *SHAPE))).reshape(192, 192)
-    means = np.asarray(drawn, float).reshape(3, 192) @ columns
+    none = np.asarray(model.lens(jnp.zeros(SHAPE))).ravel()
+    columns = np.asarray(model.lens(jnp.eye(192).reshape(192, *SHAPE))).reshape(192, 192) - none
+    means = none + np.asarray(drawn, float).reshape(3, 192) @ columns
     expected = [
         multivariate_normal(mean, model.noise**2).logpdf(x[i].ravel())
         for i, mean in enumerate(means)
@@ -84,7 +89,7 @@ def test_chains_follow_the_same_density():
 
 
 def test_the_evidence_is_known_where_everything_is_linear():
-    """x = B A z + noise: importance sampling against the normal evidence."""
+    """x = B A z + (1 - B) mu + noise: importance sampling against the normal evidence."""
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(64, 2)) / 4
     lens = curved((8, 8, 1))
@@ -95,8 +100,10 @@ def test_the_evidence_is_known_where_everything_is_linear():
 
     generator = Image(jnp.asarray(matrix, jnp.float32), (8, 8, 1))
     model = kaem.KAEM(normal_prior(2, 256), generator, 0.5, lens=lens)
+    none = np.asarray(lens(jnp.zeros((8, 8, 1)))).ravel()
     seen = np.asarray(lens(jnp.asarray(matrix.T.reshape(2, 8, 8, 1), jnp.float32))).reshape(2, 64).T
-    law = multivariate_normal(np.zeros(64), seen @ seen.T + 0.25 * np.eye(64))
+    seen = seen - none[:, None]
+    law = multivariate_normal(none, seen @ seen.T + 0.25 * np.eye(64))
     x = law.rvs(4, random_state=2).reshape(4, 8, 8, 1).astype(np.float32)
     found = kaem.log_likelihood(
         model, x, method="importance", key=jax.random.key(0), samples=20_000
@@ -136,6 +143,22 @@ def test_focusing_finds_the_closed_form():
     assert np.allclose(lens.focused(back(image), drawn).transfer, lens.transfer, rtol=1e-3)
 
 
+def test_what_all_images_have_in_common_is_drawn_as_it_is():
+    """A generator that knows half of each image, and a pattern that all images share."""
+    rng, n = np.random.default_rng(5), 2000
+    pattern = np.tile([[[0.2], [0.8]], [[0.8], [0.2]]], (4, 4, 3))  # the highest frequency
+    known, unknown = (0.1 * rng.normal(size=(n, *SHAPE)) for _ in range(2))
+    lens = Lens(SHAPE).focused(pattern + known + unknown, pattern + known)
+    assert np.asarray(lens.transfer)[1:].max() < 0.8  # contrasts that are known by half
+    assert np.allclose(lens(jnp.asarray(pattern)), pattern, atol=0.01)  # 4 errors of a mean
+    # What is seen right is then drawn sharper around the pattern, and not a stronger pattern.
+    rows = np.asarray(lens(jnp.eye(192).reshape(192, *SHAPE)) - lens(jnp.zeros(SHAPE)))
+    target = (pattern + known[:500]).reshape(500, -1) - np.asarray(lens(jnp.zeros(SHAPE))).ravel()
+    drawn = np.linalg.solve(rows.reshape(192, 192).T, target.T).T
+    assert np.allclose(drawn.mean(0), pattern.ravel(), atol=0.05)
+    assert drawn.std() > 1.2 * known.std()
+
+
 def test_no_gain_is_beyond_its_limits_and_nothing_is_not_finite():
     rng = np.random.default_rng(4)
     x = rng.uniform(size=(50, *SHAPE))
@@ -170,6 +193,7 @@ def test_a_file_keeps_it(tmp_path):
     model.save(tmp_path / "model.safetensors")
     again = kaem.load(tmp_path / "model.safetensors")
     assert np.array_equal(again.lens.transfer, curved().transfer)
+    assert np.array_equal(again.lens.mean, curved().mean)
     x = jnp.asarray(np.asarray(coloured()[:2], np.float32) / 255)
     assert np.allclose(
         again.log_likelihood(x, jnp.zeros((2, *SHAPE))),

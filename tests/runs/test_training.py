@@ -1,5 +1,6 @@
 """Run folders: interrupted, killed, resumed, and never overwritten."""
 
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,8 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import kaem
 from kaem import UserError, train
@@ -59,6 +62,49 @@ def test_resuming_on_other_data_is_refused(whole, tmp_path):
     np.save(tmp_path / "other.npy", images()[::-1])
     with pytest.raises(UserError, match="data differs"):
         train("digits-kan", whole.path, data=tmp_path / "other.npy", resume=True)
+
+
+def test_what_is_of_another_run_is_refused(blobs, whole, tmp_path):
+    """Of the same architecture, with another seed: neither its checkpoints nor its model are this run's."""
+    other = merge(TINY, {"training": {"seed": 5}})
+    strange = train("digits-kan", tmp_path / "other", data=blobs, set=other).run
+    mixed = RunFolder(tmp_path / "mixed")
+    shutil.copytree(whole.path, mixed.path)
+    shutil.rmtree(mixed.checkpoints)
+    shutil.copytree(strange.checkpoints, mixed.checkpoints)
+    with pytest.raises(UserError, match="is of another run"):
+        train("digits-kan", mixed.path, resume=True)
+    shutil.copytree(whole.checkpoints, mixed.checkpoints, dirs_exist_ok=True)
+    shutil.copy(strange.model_file, mixed.model_file)
+    before = {path: path.read_bytes() for path in mixed.path.rglob("*") if path.is_file()}
+    for use in (mixed.model, lambda: train("digits-kan", mixed.path, resume=True)):
+        with pytest.raises(UserError, match=r"is of another run.* --resume` writes"):
+            use()
+    assert {path: path.read_bytes() for path in mixed.path.rglob("*") if path.is_file()} == before
+    mixed.model_file.unlink()
+    train("digits-kan", mixed.path, resume=True)
+    assert mixed.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+def test_runs_that_do_not_say_what_is_theirs_go_on(whole, tmp_path):
+    """As those of earlier versions do not."""
+    old = RunFolder(tmp_path / "old")
+    shutil.copytree(whole.path, old.path)
+    record = old.record()
+    del record["run"]
+    old.config_file.write_text(json.dumps(record))
+    for path in [old.model_file, *old.checkpoints.glob("*/state.safetensors")]:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata()
+        header.pop("run", None)
+        if "config" in header:
+            config = json.loads(header["config"])
+            del config["run"]
+            header["config"] = json.dumps(config)
+        save_file(load_file(path), path, header)
+    last = whole.settings().training.steps
+    assert train("digits-kan", old.path, resume=True, steps=last + 10).step == last + 10
+    assert old.model().data_shape == (28, 28, 1)
 
 
 def test_a_run_is_named_by_its_path_or_by_itself(whole, tmp_path):

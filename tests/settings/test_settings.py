@@ -26,6 +26,11 @@ from support.training import TINY
         ("learner.kind=magic", "importance"),
         ("training.checkpoint_every=33", "multiple"),
         ("grid.ratio=0", "ratio"),
+        ("optimiser.betas=[2, 3]", "less than 1"),
+        ("optimiser.betas=[0.9, -1]", "less than 1"),
+        ("optimiser.warmup=100000000000", "less than 2"),
+        ("training.steps=100000000000", "below 2"),
+        (f"training.steps=1{'0' * 399}", "400 digits"),
     ],
 )
 def test_bad_settings_are_named(assignment, message):

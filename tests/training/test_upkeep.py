@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from kaem.priors.alignment import aligned
 from kaem.settings import Settings
-from kaem.training import Grid
+from kaem.training import Grid, Upkeep, fit
 from kaem.training.parameters import parameters
 from kaem.training.upkeep import carried, turned
-from support.chains import coloured
 from support.encoders import ENCODED
 from support.models import bent
 
@@ -75,8 +75,9 @@ def test_squares_stay_squares_under_any_name():
 def test_moments_follow_an_alignment():
     """Adam's first moments after it are the gradients in the new coordinates, of the same function."""
     model = Settings.from_dict(ENCODED).model((8, 8, 3))
-    x, rng = jnp.asarray(coloured(), jnp.float32) / 255, np.random.default_rng(0)
-    found = model.alignment(x, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    mixing = np.eye(4) + 0.5 * rng.normal(size=(4, 4))
+    found = aligned(model.prior, 0.3 + rng.laplace(size=(2000, 4)) @ mixing.T)
     moved = model.moved(found)
     s = rng.normal(size=(64, 4))
     z = np.asarray(found.offset, float) + s @ np.asarray(found.mixing, float).T
@@ -101,3 +102,20 @@ def test_moments_follow_an_alignment():
     others = [n for n in after if n.startswith(".encoder")]
     assert all(np.array_equal(now[0].mu[n], state[0].mu[n]) for n in others)
     assert jax.tree.structure(now) == jax.tree.structure(state)
+
+
+def test_more_events_than_updates_are_one_after_each():
+    often = Upkeep(alignments=10**12, focusings=10**12)
+    assert often.aligning_steps(30) == set(range(1, 31))
+    assert often.focusing_steps(30) <= set(range(1, 31))
+
+
+def test_an_alignment_of_too_few_examples_is_told_once():
+    """Of four latents, eight examples are too few."""
+    model = Settings.from_dict(ENCODED).model((8, 8, 1))
+    x = np.random.default_rng(0).random((48, 8, 8, 1)).astype(np.float32)
+    options = {"key": jax.random.key(0), "steps": 4, "batch_size": 8, "log_every": 1}
+    _, history = fit(model, x, upkeep=Upkeep(alignments=4, aligned_examples=8), **options)
+    told = [note for record in history for note in record.get("notes", ()) if "align" in note]
+    assert len(told) == 1
+    assert "the 4 latents, got 8; raise upkeep.aligned_examples" in told[0]

@@ -21,6 +21,13 @@ class BSpline(LinearBasis):
     grid: Float[Array, "P G"] = eqx.field(metadata=FIXED)
     coefficients: Float[Array, "Q P B"]
 
+    def __check_init__(self) -> None:
+        if self.coefficients.shape[-1] != self.grid.shape[-1] - 1 + DEGREE:
+            raise ValueError(
+                f"{self.grid.shape[-1]} knots make {self.grid.shape[-1] - 1 + DEGREE} cubic splines, got "
+                f"{self.coefficients.shape[-1]} coefficients."
+            )
+
     @classmethod
     def init(cls, inputs: int, outputs: int, start: Start, rng: np.random.Generator) -> Self:
         basis = cls(

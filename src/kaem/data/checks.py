@@ -1,6 +1,7 @@
 """Whether arrays are data that models can learn from, or what is wrong with them."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import UserError
 
@@ -38,6 +39,17 @@ def checked(x: np.ndarray, source: str) -> np.ndarray:
             f"(first at index {first[0]}); remove or impute them."
         )
     return x[..., None] if x.ndim == 3 else x
+
+
+def checked_finite(made: ArrayLike) -> np.ndarray:
+    """Return what a model made, or raise if there are no numbers in it to show or to measure."""
+    x = np.asarray(made)
+    if not np.isfinite(x).all():
+        raise UserError(
+            "what the model draws is not finite: its parameters are too large to compute with, or "
+            "damaged. Train it again with lower rates, or restore the file."
+        )
+    return x
 
 
 def trainable_on(

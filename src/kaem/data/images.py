@@ -7,6 +7,7 @@ image is enlarged.
 """
 
 import io
+import math
 import os
 import re
 import zipfile
@@ -24,6 +25,8 @@ from ..errors import UserError
 from .arrays import Split
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+# Whatever a file is called: of others, such as EPS, Pillow would start programs that it finds.
+_FORMATS = ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"]
 KINDS = {1: "grey", 3: "RGB"}
 
 # The dataset's own partition (list_eval_partition.txt); 162771 to 182637 are for validation.
@@ -31,6 +34,7 @@ CELEBA = {"train": range(1, 162_771), "test": range(182_638, 202_600)}
 CELEBA_CROP, CELEBA_SIZE = 148, 64
 
 _MAX_GIGABYTES = 16
+_MAX_SIZE = 2**14  # pixels to a side; one image has 800 MB then
 _MAX_MEMBER_BYTES = 2**28  # an image of a zip file; more is damage, or meant to exhaust memory
 
 
@@ -73,6 +77,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"data.{name} must be at least 1, or none, got {value}.")
+        if self.size is not None and self.size > _MAX_SIZE:
+            raise UserError(f"data.size must be at most {_MAX_SIZE} pixels, got {self.size}.")
         if self.channels not in (None, 1, 3):
             raise UserError(
                 f"data.channels must be 1 (grey), 3 (RGB) or none, got {self.channels}."
@@ -163,11 +169,14 @@ def fitted(x: np.ndarray, source: str, options: Options) -> np.ndarray:
         )
     from PIL import Image
 
+    shape = (len(x), size, size, x.shape[3])
+    _check_memory(source, shape)
+
     def resized(i: int) -> np.ndarray:
         image = Image.fromarray(x[i, ..., 0] if x.shape[3] == 1 else x[i])
         return _pixels(image, size)
 
-    return _filled((len(x), size, size, x.shape[3]), resized)
+    return _filled(shape, resized)
 
 
 def _read(
@@ -185,7 +194,7 @@ def _read(
 
     def decoded(i: int) -> tuple[tuple[int, int], np.ndarray]:
         try:
-            with Image.open(io.BytesIO(content(names[i]))) as image:
+            with Image.open(io.BytesIO(content(names[i])), formats=_FORMATS) as image:
                 noticed.update((what, i) for what, applies in _CONVERTED.items() if applies(image))
                 upright = ImageOps.exif_transpose(image) if _turned(image) else image
                 return upright.size, _pixels(_eight_bit(upright), options.size, crop)
@@ -198,11 +207,7 @@ def _read(
 
     extent, first = decoded(0)
     _require_channels(first.shape[2], options.channels, f"{path} (see {names[0]})")
-    if (gigabytes := len(names) * first.nbytes / 1e9) > _MAX_GIGABYTES:
-        raise UserError(
-            f"{path} holds {len(names)} images of shape {first.shape}, {gigabytes:.0f} GB in memory; "
-            "make them smaller with `--set data.size=N`, or take fewer with `--set data.limit=N`."
-        )
+    _check_memory(str(path), (len(names), *first.shape))
 
     resized = (
         f"are not {extent[0]} x {extent[1]} pixels like {names[0]}: all are cropped to squares and "
@@ -272,6 +277,15 @@ def _filled(shape: tuple[int, ...], example: Callable[[int], np.ndarray]) -> np.
         for _ in pool.map(fill, range(0, len(x), step)):
             pass  # in order, so the first bad image is the one that is named
     return x
+
+
+def _check_memory(source: str, shape: tuple[int, ...]) -> None:
+    """Raise if so many bytes of images are too many."""
+    if (gigabytes := math.prod(shape) / 1e9) > _MAX_GIGABYTES:
+        raise UserError(
+            f"{source} holds {shape[0]} images of shape {shape[1:]}, {gigabytes:.0f} GB in memory; "
+            "make them smaller with `--set data.size=N`, or take fewer with `--set data.limit=N`."
+        )
 
 
 def _require_channels(got: int, wanted: int | None, source: str) -> None:

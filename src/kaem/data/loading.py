@@ -65,6 +65,11 @@ def _at_path(source: str, key: str | None, split: Split, options: Options) -> np
             f"({', '.join(DATASETS)}) nor an existing path. Check the spelling, run `kaem data list`, or "
             "say where it is now with --data."
         )
+    if not (path.is_file() or path.is_dir()):  # reading a pipe may never end
+        raise UserError(
+            f"{source} is neither a file nor a folder, but a pipe, a socket or a device; save the data to a "
+            "file and give that."
+        )
     for dataset in DATASETS.values():
         if dataset.unpacked and path.name in dataset.forms(dataset.file(split)):
             return dataset.read(path, split, options)

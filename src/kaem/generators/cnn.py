@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..derived import Derived, follow, keep
 from ..initialise import as_array, host_rng
+from ..layers.encoder import check_layers
 from ..layers.upsample import (
     Planes,
     from_pixels,
@@ -118,6 +119,9 @@ class CNN(AbstractGenerator):
         self.output = output
         self.slope = slope
         self.taps = None
+
+    def __check_init__(self) -> None:
+        check_layers(self.kernels + self.dense, self.biases + self.dense_biases, self.slope)
 
     def __call__(self, z: Float[Array, "Q ..."]) -> Float[Array, "H W C"]:
         return self.decoder()(z[None])[0]

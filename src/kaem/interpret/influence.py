@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..data.checks import checked_finite
 from ..generators import AbstractGenerator
 from ..initialise import host_rng
 from ..models import AbstractModel
@@ -84,7 +85,7 @@ def influence(
         sweep[j] = np.mean([float(effect) for effect in effects])
 
     draws = kaem.prior.inverse_cdf(_hypercube(draw_key, _DRAWS, shape))
-    made = [np.asarray(kaem.decode(some)) for some in jnp.split(draws, _batches(_DRAWS, size))]
+    made = [checked_finite(kaem.decode(some)) for some in jnp.split(draws, _batches(_DRAWS, size))]
     variance = float(np.concatenate(made).var(axis=0, dtype=np.float64).sum())
     by_sweep = np.argsort(-sweep, kind="stable")  # NaN last
     order = np.concatenate([by_sweep[:MOST_SWEPT], order[MOST_SWEPT:]])

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..files import write_atomically
 from ..models import KAEM, AbstractModel
 from ..page import Markup, figure, page, score, table
-from ..runs.folder import RunFolder
+from ..runs.folder import RunFolder, checked_output
 from .closed_forms import family, fit_places
 from .curves import Place, place_name
 from .figures import FIGURES, PRIOR
@@ -34,6 +34,7 @@ def report(
     come from, if not from the run's own data; `say` is told what is being done.
     """
     run = RunFolder.open(run)
+    path = checked_output(output or run.path / "report.html", ".html")
     run.check_folders()
     measured = _metrics(run, say)
     gallery = Gallery(run, source=data)
@@ -45,7 +46,6 @@ def report(
         *pictures,
         *("<h2>Measured</h2>", measured, "<h2>To repeat it</h2>", _again(run)),
     ]
-    path = output or run.path / "report.html"
     write_atomically(path, page(f"{name} - KAEM run", "".join(body)).encode())
     return [*written, path]
 
@@ -147,7 +147,7 @@ def closed_forms(model: KAEM, places: list[Place]) -> str:
 
 def _metrics(run: RunFolder, say: Callable[[str], None]) -> str:
     try:
-        details = run.metrics()
+        details, note = run.current_metrics()
         try:
             body = [_measured(name, entry) for name, entry in details.items()]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -155,10 +155,14 @@ def _metrics(run: RunFolder, say: Callable[[str], None]) -> str:
     except UserError as error:
         say(f"note: what was measured is left out: {error}")
         return f'<p class="note">Left out: {html.escape(str(error))}</p>'
-    if not details:
+    if note:
+        say(f"note: {note}")
+        note = f'<p class="note">{html.escape(note)}.</p>'
+    elif not details:
         name = html.escape(shlex.quote(str(run.path)))
         return f"<p>Nothing was measured yet: <code>kaem evaluate {name}</code>.</p>"
-    return table(["metric", "value", "95 % interval", "samples or examples", "note"], body)
+    header = ["metric", "value", "95 % interval", "samples or examples", "note"]
+    return note + (table(header, body) if body else "")
 
 
 def _measured(metric: str, entry: dict[str, Any]) -> list[str]:

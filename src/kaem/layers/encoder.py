@@ -1,8 +1,9 @@
 """Data to the mean and log-variance of its latents, by convolutions or dense layers."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
+from math import isfinite, prod
 from typing import Self
 
 import equinox as eqx
@@ -42,6 +43,15 @@ class AbstractEncoder(eqx.Module):
         r"""Return an encoder of the latents $B(z - m)$ instead of $z$, for a `matrix` B and an `offset` m."""
 
 
+def check_layers(weights: Sequence[Array], biases: Sequence[Array], slope: float) -> None:
+    """Raise unless each layer has a bias for each of its outputs, and the LeakyReLU a number for its slope."""
+    outputs, found = [w.shape[-1:] for w in weights], [b.shape for b in biases]
+    if found != outputs:
+        raise ValueError(f"layers of {outputs} outputs have biases of shapes {found}.")
+    if isinstance(slope, bool) or not isinstance(slope, int | float) or not isfinite(slope):
+        raise ValueError(f"the slope of a LeakyReLU must be a finite number, got {slope!r}.")
+
+
 class _Layers(AbstractEncoder):
     """Hidden layers with LeakyReLU, then one dense layer."""
 
@@ -51,6 +61,17 @@ class _Layers(AbstractEncoder):
     head_bias: eqx.AbstractVar[Float[Array, " 2D"]]
     slope: eqx.AbstractVar[float]
     mixing: eqx.AbstractVar[Float[Array, "D D"] | None]
+
+    def __check_init__(self) -> None:
+        check_layers(self.weights, self.biases, self.slope)
+        if self.head_bias.shape != self.head.shape[1:] or self.head.shape[1] % 2:
+            raise ValueError(
+                "the last layer of an encoder gives a mean and a log-variance of every latent, got "
+                f"weights of shape {self.head.shape} and a bias of shape {self.head_bias.shape}."
+            )
+        square = (self.latents, self.latents)
+        if self.mixing is not None and self.mixing.shape != square:
+            raise ValueError(f"a mixing of shape {self.mixing.shape}, expected {square}.")
 
     @property
     def latents(self) -> int:

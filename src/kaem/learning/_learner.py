@@ -4,6 +4,8 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from ..errors import UserError
@@ -63,6 +65,13 @@ class AbstractLearner(eqx.Module):
         """Return what a report says of how a model learned, given the last metrics it logged."""
         return []
 
+    def _guess(self, model: Any) -> Any:
+        """Return what a model says of the latents of an example, in shapes only; None if it says nothing."""
+        if not hasattr(model, "encoded"):
+            return None
+        one = jax.ShapeDtypeStruct((1, *model.data_shape), jnp.float32)
+        return eqx.filter_eval_shape(model.encoded, one)
+
     def _leaves_no_encoder(self, model: Any) -> None:
         """Raise if a model has an encoder, which this learner would leave behind what it learns."""
         if getattr(model, "encoder", None) is not None:
@@ -71,6 +80,14 @@ class AbstractLearner(eqx.Module):
                 "which would then explain examples by what the model used to be: learn by "
                 f"{type(model.usual_learner()).__name__}, or leave the encoder out (of a KAEM by "
                 "`model.without_encoder()`)."
+            )
+
+    def _folded(self, model: Any) -> None:
+        """Raise if the prior of a model has a map that is to become a part of the generator first."""
+        if hasattr(model, "folded") and model.folded() is not model:
+            raise UserError(
+                f"{type(self).__name__} trains priors of independent coordinates, which that of an aligned "
+                "model has once its map is part of the generator: train `model.folded()`."
             )
 
     def _needs(self, model: Any, fits: bool, what: str) -> None:

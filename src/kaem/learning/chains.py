@@ -39,6 +39,7 @@ class Chains(AbstractLearner):
     def check(self, model: Any) -> None:
         chains = hasattr(getattr(model, "prior", None), "for_chains")
         self._needs(model, chains, "a prior")
+        self._folded(model)
         self._leaves_no_encoder(model)
 
     @property

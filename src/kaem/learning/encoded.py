@@ -24,7 +24,7 @@ from .criteria import maximum_likelihood
 from .langevin import Langevin
 
 if TYPE_CHECKING:
-    from ..models import KAEM
+    from ..models import LatentModel
 
 
 class Encoded(AbstractLearner):
@@ -42,8 +42,11 @@ class Encoded(AbstractLearner):
             )
 
     def check(self, model: Any) -> None:
-        own = getattr(model, "encoder", None) is not None and hasattr(model, "generate")
-        self._needs(model, own, "a KAEM with an encoder (encoder.kind, or KAEM(encoder=...))")
+        self._folded(model)
+        guesses = hasattr(self._guess(model), "draw_with_entropy")
+        what = "an encoder (encoder.kind, KAEM(encoder=...), or `encoded` of a model of your own)"
+        self._needs(model, guesses, what)
+        self._needs(model, hasattr(model.prior, "log_prob"), "a prior with `log_prob`")
 
     @property
     def info_names(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class Encoded(AbstractLearner):
         return self.steps > 0
 
     def objective(
-        self, model: "KAEM", x: Array, key: PRNGKeyArray, memory: Memory, progress: Any
+        self, model: "LatentModel", x: Array, key: PRNGKeyArray, memory: Memory, progress: Any
     ) -> Objective:
         """Return the bound, or the bound of the encoder and the likelihood at refined latents."""
         draw_key, noise_key, chain_key, refined_key = jax.random.split(key, 4)

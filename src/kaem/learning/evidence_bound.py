@@ -1,5 +1,6 @@
 r"""Learning by the evidence lower bound $\mathbb{E}_q[\log p(x\mid z)] - \beta\,\mathrm{KL}(q(z\mid x)\,\|\,p(z))$."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -7,11 +8,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from ..errors import UserError
 from ..methods import ARGUMENT
 from ._learner import AbstractLearner, Memory, Objective, number
 
 if TYPE_CHECKING:
     from ..baselines import VAE
+
+
+def _is_standard(prior: Any) -> bool:
+    """Whether the density is that of standard normals, where two of its points can tell."""
+    size = prod(prior.shape)
+    z = jnp.stack([jnp.zeros(size), jnp.linspace(-1.5, 2, size)])
+    wanted = jnp.sum(jax.scipy.stats.norm.logpdf(z), axis=1)
+    found = prior.log_prob(z.reshape(2, *prior.shape)) if hasattr(prior, "log_prob") else jnp.nan
+    return bool(jnp.allclose(found, wanted, rtol=1e-4))
 
 
 class EvidenceBound(AbstractLearner):
@@ -24,8 +35,16 @@ class EvidenceBound(AbstractLearner):
             raise ValueError(f"beta, the weight of the KL, must not be negative, got {self.beta}.")
 
     def check(self, model: Any) -> None:
-        fits = hasattr(model, "encoder") and not hasattr(model, "generate")
-        self._needs(model, fits, "an encoder of standard normal latents")
+        guess = self._guess(model)
+        self._needs(
+            model, hasattr(guess, "kl_from_standard"), "an encoder of standard normal latents"
+        )
+        if not _is_standard(model.prior):
+            raise UserError(
+                "EvidenceBound knows the divergence from a standard normal prior only, but this "
+                f"{type(model).__name__} has a {type(model.prior).__name__}; learn by Encoded, which asks "
+                "the prior itself (learner.kind = encoder)."
+            )
 
     @property
     def info_names(self) -> tuple[str, ...]:

@@ -121,6 +121,7 @@ class ImportanceSampling(AbstractLearner):
         return jax.lax.stop_gradient(log_z) + energy - jax.lax.stop_gradient(energy)
 
     def check(self, model: Any) -> None:
+        self._folded(model)
         exact = hasattr(getattr(model, "prior", None), "expected_log_prob")
         self._needs(
             model, exact, "a prior of one-dimensional densities, which can be drawn exactly"

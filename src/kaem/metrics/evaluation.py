@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..files import digest, sha256, write_atomically
 from ..models import AbstractModel
 from ..runs import RunFolder
+from ..runs.folder import checked_output
 from ..runs.sampling import draws
 from . import figures
 from .distances.sets import check_memory, sample_type
@@ -93,8 +94,7 @@ def evaluate(
                 f"{real.shape[1:]}; compare with data of the kind it was trained on."
             )
         sets = Sets(real, drawn(model, request.samples, request.seed, request.report), request)
-        trained_on = run.record()["data"]["sha256"] == digest(real)
-        source = {"source": name, "split": part, "is_training_data": trained_on}
+        source = {"source": name, "split": part, "is_training_data": _trained_on(run, real)}
         kept.compute(chosen, "samples", sets, {"reference": source})
     if any(metric.of == "examples" for metric in chosen.values()):
         x, where = _examples(run, data, split, request.examples, request.say)
@@ -140,9 +140,7 @@ def compare_sets(
     request = _request(chosen, weights=weights, sizes=sizes, seed=seed, report=report, say=say)
     if size is not None and size < 1:
         raise UserError(f"--size must be at least 1, got {size}.")
-    place = None if output is None else Path(output)
-    if place and place.suffix != ".json":
-        raise UserError(f"-o takes a .json file, got {place}.")
+    place = None if output is None else checked_output(output, ".json", beside=".png")
     if place and not place.absolute().parent.is_dir():
         raise UserError(f"there is no folder for {place}; make it, or choose another file.")
     sources = (real, fake)
@@ -257,10 +255,14 @@ def drawn(model: AbstractModel, n: int, seed: int, report: Report | None = None)
     return samples
 
 
+def _trained_on(run: RunFolder, x: np.ndarray) -> bool:
+    return bool(run.record()["data"]["sha256"] == digest(x))
+
+
 def _examples(
     run: RunFolder, data: str | None, split: Split | None, n: int | None, say: Say
 ) -> tuple[np.ndarray, str]:
-    """Return the first of the test data, or of the training data where there is no other."""
+    """Return the first of the test data, or of what there is where there is no other; and which they are."""
     if split:
         return run.data(data, split, n), split
     train = run.data(data, "train", n)
@@ -269,6 +271,8 @@ def _examples(
     except UserError:
         test = train
     if np.array_equal(test, train):  # a folder or an array that knows of no split is its own
+        if data is not None and not _trained_on(run, run.data(data)):
+            return train, "all"
         say("no test data was found: these are training examples")
         return train, "train"
     return test, "test"

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..data.checks import checked_finite
 from ..errors import UserError
 from ..models import AbstractModel, LatentModel
 from ..priors.alignment import unmix
@@ -66,7 +67,7 @@ def _decoded(model: LatentModel, z: Float[np.ndarray, "n ..."]) -> np.ndarray:
     made = np.empty((len(z), *model.data_shape), sample_type(model))
     for start in range(0, len(z), _CHUNK):
         rows = np.arange(start, start + _CHUNK) % len(z)  # one shape is compiled once
-        x = np.asarray(model.decode(jnp.asarray(z[rows])))[: len(z) - start]
+        x = checked_finite(model.decode(jnp.asarray(z[rows])))[: len(z) - start]
         made[start : start + _CHUNK] = x * 255 + 0.5 if made.dtype == np.uint8 else x
     return made
 

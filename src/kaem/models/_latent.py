@@ -22,13 +22,26 @@ from ..posterior.inference import Inference, infer
 from ._model import AbstractModel, as_float
 
 _CHUNK = 200  # examples encoded at once
+_ASKED = ("shape", "sample", "for_chains", "mean_log_prob", "lost")  # of any prior
 
 
 def _is_number(value: Any) -> bool:
     """Whether a noise is one: also an array of one number, as one that was learned is."""
+    if isinstance(value, bool):
+        return False
     return isinstance(value, int | float | np.floating) or (
         eqx.is_array(value) and value.shape == () and jnp.issubdtype(value.dtype, jnp.floating)
     )
+
+
+def _check_latents(model: "LatentModel", z: Any, key: Any = None) -> None:
+    shape, own = np.shape(z), tuple(model.prior.shape)
+    if shape[1:] != own:
+        one = "; for one latent give z[None]" if shape == own else ""
+        raise ValueError(
+            f"decode takes latents of shape (n, {', '.join(map(str, own))}), as the prior has them, got "
+            f"{shape}{one}."
+        )
 
 
 @eqx.filter_jit
@@ -58,6 +71,12 @@ class LatentModel(AbstractModel):
                 "noise must be positive and generator_noise non-negative, both finite numbers, got "
                 f"{self.noise!r} and {self.generator_noise!r}."
             )
+        lacking = [name for name in _ASKED if not hasattr(self.prior, name)]
+        if lacking:
+            raise ValueError(
+                f"the prior of a latent model has {', '.join(_ASKED)}; a {type(self.prior).__name__} lacks "
+                f"{', '.join(lacking)}. Derive it from kaem.priors.LatentPrior, which says what each is."
+            )
         takes = self.generator.coordinates
         if takes is not None and takes != self.prior.shape[0]:
             raise ValueError(
@@ -66,6 +85,31 @@ class LatentModel(AbstractModel):
             )
         if takes is None:
             self._check_generator()
+        if self._lens is not None and tuple(self._lens.data_shape) != tuple(self.data_shape):
+            raise ValueError(
+                f"the lens is for data of shape {self._lens.data_shape}, but the generator makes "
+                f"{self.data_shape}; build both for the same shape."
+            )
+        if getattr(self, "encoder", None) is not None:
+            self._check_encoder(self.encoder)  # type: ignore[attr-defined]  # not all have one
+
+    def _check_encoder(self, encoder: Any) -> None:
+        """Check that examples of this model's shape get a mean and a log-variance of every latent."""
+        wanted = (2, prod(self.prior.shape))
+        data = jax.ShapeDtypeStruct((2, *self.data_shape), jnp.float32)
+        try:
+            found = tuple(part.shape for part in eqx.filter_eval_shape(encoder, data))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"a {type(encoder).__name__} cannot be called with data of shape {data.shape}, as the "
+                f"generator makes them: {error}"
+            ) from error
+        if found != (wanted, wanted):
+            raise ValueError(
+                f"a {type(encoder).__name__} makes {' and '.join(map(str, found))} of two examples, "
+                f"expected means and log-variances of shape {wanted}: the prior has latents of shape "
+                f"{self.prior.shape}."
+            )
 
     def _check_generator(self) -> None:
         """Check that a latent of the prior makes one example of the shape that the generator states."""
@@ -97,7 +141,7 @@ class LatentModel(AbstractModel):
     def with_quantiles(self, purpose: str) -> "LatentModel":
         return self if self.prior.independent else super().with_quantiles(purpose)
 
-    @compiled()
+    @compiled(_check_latents)
     def decode(
         self, z: Float[Array, "n ..."], key: PRNGKeyArray | None = None
     ) -> Float[Array, "n ..."]:
@@ -226,6 +270,14 @@ class LatentModel(AbstractModel):
     def _with_parts(self, prior: Any, generator: AbstractGenerator) -> Self:
         return eqx.tree_at(lambda m: (m.prior, m.generator), self, (prior, generator))
 
+    def folded(self) -> Self:
+        """Return the same model with independent latents, where a map that the generator can take in ties them."""
+        return self
+
+    def _unfolded(self, latents: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
+        """Return latents of what `folded` returns as latents of this model."""
+        return latents
+
     def encoded(self, x: Float[Array, "n ..."]) -> Normal | Bent | None:
         """Return an approximation of the posteriors of examples, if the model has learned one."""
         return None
@@ -239,7 +291,8 @@ class LatentModel(AbstractModel):
         is the number of prior draws that chains may start from, `steps` that of Metropolis-adjusted
         Langevin steps, `batch` the examples treated at once. A model with an encoder asks that.
         """
-        return infer(self, self.checked_data(x), key, proposals, steps, batch)
+        found = infer(self, self.checked_data(x), key, proposals, steps, batch)
+        return found._replace(latents=self._unfolded(found.latents))
 
     def posterior(
         self, x: Any, key: PRNGKeyArray, *, proposals: int = 1024, steps: int = 100
@@ -258,12 +311,13 @@ class LatentModel(AbstractModel):
         They are draws of the encoder where the model has one, without a key its means; else they are
         found by `steps` Langevin steps from the prior.
         """
-        x = self.checked_data(x)
-        guess = self.encoded(x)
+        x, model = self.checked_data(x), self.folded()
+        guess = model.encoded(x)
         if guess is not None:
-            return self.decode(guess.mean if key is None else guess.draw(key))
+            return model.decode(guess.mean if key is None else guess.draw(key))
         if key is None:
             raise ValueError(f"a {type(self).__name__} finds latents by chains: give a key, too.")
         start, chain = jax.random.split(key)
-        z, _ = Langevin(steps, step_size).sample(self, x, self.prior.sample(start, len(x)), chain)
-        return self.decode(z)
+        begin = model.prior.sample(start, len(x))
+        z, _ = Langevin(steps, step_size).sample(model, x, begin, chain)
+        return model.decode(z)

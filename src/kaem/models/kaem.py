@@ -18,7 +18,7 @@ from ..methods import ARGUMENT, compiled
 from ..observation import Lens
 from ..posterior.guess import Bent, Normal
 from ..priors import AbstractPrior, AlignedPrior, MixturePrior
-from ..priors.alignment import aligned
+from ..priors.alignment import aligned, judged, mean_log_prob
 from ._latent import LatentModel
 from ._model import as_float
 
@@ -32,7 +32,7 @@ _SOURCES: dict[str, Any] = {  # of aligned priors: unit variance, so that this i
     "cells": 128,
 }
 _CHUNK = 200  # examples encoded at once
-_DRAWS = 16  # of the prior, that coordinates are ordered by
+_POINTS = 32  # of the prior, that coordinates are ordered by
 _CHANGE = 0.01  # of what the model makes, that a grid update may cost
 
 
@@ -47,9 +47,9 @@ def _check_quantiles(model: Any, u: Any) -> None:
 
 
 @eqx.filter_jit
-def _influence(model: "KAEM") -> Float[Array, " Q"]:
-    """Return how much of what is made varies with each coordinate, of a few draws."""
-    z, scale = model.prior.sample(jax.random.key(0), _DRAWS), model.prior.std()
+def _influence(model: "KAEM", u: Float[Array, "n Q"]) -> Float[Array, " Q"]:
+    """Return how much of what is made varies with each coordinate, about the latents of quantiles u."""
+    z, scale = model.prior.inverse_cdf(u), model.prior.std()
     decode = model.generator.decoder()
 
     def of(direction: Float[Array, " Q"]) -> Float[Array, ""]:
@@ -97,6 +97,12 @@ class KAEM(LatentModel):
     lens: Lens | None = None  # what the likelihood looks through; sampling needs none
 
     def __check_init__(self) -> None:
+        if not hasattr(self.prior, "inverse_cdf"):
+            raise ValueError(
+                "a KAEM needs a prior of one-dimensional densities, such as a UnivariatePrior, a "
+                f"MixturePrior or an AbstractPrior of your own, got a {type(self.prior).__name__}, which has "
+                "no inverse_cdf; for any other density derive a model from kaem.models.LatentModel."
+            )
         wanted = prod(self.prior.shape)
         if self.encoder is not None and self.encoder.latents != wanted:
             raise ValueError(
@@ -111,6 +117,11 @@ class KAEM(LatentModel):
         r"""Return $q(z\mid x)$ for each example, if there is an encoder."""
         if self.encoder is None:
             return None
+        if isinstance(self.prior, AlignedPrior):
+            raise UserError(
+                "the encoder of an aligned model describes latents before the map of its prior is part "
+                "of the generator; ask `model.folded()`, which makes the same data."
+            )
         normal = Normal(*self.encoder(as_float(x)))
         return Bent(normal, self.encoder.mixing_matrix, self.prior.bounds)
 
@@ -135,6 +146,14 @@ class KAEM(LatentModel):
         prior = folded.prior.prepared(tolerance, cells)
         return folded._with_parts(prior, folded.generator.prepared())
 
+    def with_quantiles(self, purpose: str) -> LatentModel:
+        if not self.prior.independent:
+            raise UserError(
+                f"{purpose} needs a prior with independent coordinates and known quantiles, which that of "
+                "an aligned model has once its map is part of the generator: give `model.folded()`."
+            )
+        return self
+
     def aligned(self, latents: Float[Array, "n ..."]) -> Self:
         r"""Return this model with a prior fitted to `latents` of data, [n, *prior.shape]: $z = m + A s$.
 
@@ -158,12 +177,17 @@ class KAEM(LatentModel):
     def alignment(self, x: Float[Array, "n ..."], key: PRNGKeyArray) -> AlignedPrior | None:
         """Return this prior's densities, refitted where the encoder says that the latents of examples are.
 
-        None where there is no encoder, or no linear layer that could take the map in.
+        One latent in ten is not fitted. None where those are more likely as things are, where there is
+        no encoder, or no linear layer that could take the map in.
         """
         can = self.generator.first_is_linear and len(self.prior.shape) == 1
-        if self.encoder is None or not can or len(x) <= 2 * self.prior.shape[0]:
+        if self.encoder is None or not can:
             return None
-        return aligned(self.prior, _guessed(self, x, key))
+        z = _guessed(self, x, key)
+        kept, left_out = z[~judged(len(z))], z[judged(len(z))]
+        found = aligned(self.prior, kept)
+        better = mean_log_prob(found, left_out) > mean_log_prob(self.prior, left_out)
+        return found if better else None
 
     def moved(self, alignment: AlignedPrior) -> Self:
         """Return the same model in the coordinates of an `alignment`, with the densities it has there."""
@@ -180,7 +204,8 @@ class KAEM(LatentModel):
     def folded(self) -> Self:
         """Return the same model with a prior of independent coordinates, its map being the generator's.
 
-        The same quantiles make the same data. A model whose prior is not aligned is returned as it is.
+        The same quantiles make the same data; latents z of this model are `prior.unmixed(z)` of that. A
+        model whose prior is not aligned is returned as it is.
         """
         if not isinstance(self.prior, AlignedPrior):
             return self
@@ -195,6 +220,14 @@ class KAEM(LatentModel):
             parts["encoder"] = self.encoder.remapped(np.linalg.inv(mixing), offset)
         return dataclasses.replace(self, **parts)
 
+    def _unfolded(self, latents: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
+        prior: Any = self.prior
+        return (
+            np.asarray(prior.mixed(jnp.asarray(latents)))
+            if isinstance(prior, AlignedPrior)
+            else latents
+        )
+
     def finished(self) -> Self:
         """Return the model as it is saved after training: folded, and with an encoder, ordered."""
         folded = self.folded()
@@ -205,9 +238,26 @@ class KAEM(LatentModel):
         """Return the same model, its coordinates ordered by their influence on what is made.
 
         Influence is the mean square of what changes when a coordinate moves by its standard deviation.
-        Only of generators whose first layer is linear, and priors of shape (Q,).
+        Only of generators whose first layer is linear, and priors of shape (Q,). An ordered model
+        stays as it is.
         """
-        order = np.argsort(-np.asarray(_influence(self)), kind="stable")
+        folded = self.folded()
+        if len(folded.prior.shape) != 1:
+            raise UserError(
+                f"coordinates can be ordered of a prior of shape (Q,), got {folded.prior.shape}; use a "
+                "MixturePrior (prior.kind = mixture)."
+            )
+        coordinates = folded.prior.shape[0]
+        # First by the medians, where all coordinates are treated alike: points are then given to
+        # coordinates by what these are, and not by where they happened to be.
+        first = folded._by_influence(np.full((1, coordinates), 0.5))
+        ranks = np.random.default_rng(0).permuted(
+            np.tile(np.arange(_POINTS), (coordinates, 1)), axis=1
+        )
+        return first._by_influence((ranks.T + 0.5) / _POINTS)
+
+    def _by_influence(self, u: Float[np.ndarray, "n Q"]) -> Self:
+        order = np.argsort(-np.asarray(_influence(self, jnp.asarray(u))), kind="stable")
         turned = np.eye(len(order))[:, order]  # z = turned @ s: s_0 is z[order[0]]
         parts: dict[str, Any] = {
             "prior": self.prior.reordered(order.tolist()),
@@ -292,4 +342,11 @@ class KAEM(LatentModel):
 
     def with_prior(self, prior: AbstractPrior) -> Self:
         """Return this model with another prior of the same shape, ready to sample."""
-        return eqx.tree_at(lambda m: m.prior, self, prior).prepared()
+        found = getattr(prior, "shape", None)
+        if found != self.prior.shape:
+            raise ValueError(
+                f"the prior of this model has latents of shape {self.prior.shape}, got a "
+                f"{type(prior).__name__} of shape {found}; give one of the same shape, or build a new "
+                "KAEM of it."
+            )
+        return dataclasses.replace(self, prior=prior).prepared()

@@ -1,23 +1,25 @@
 r"""A lens: the likelihood sees what a generator draws through a linear map $B$.
 
-$$p(x\mid z) = \mathcal{N}\big(x;\; B\,G(z),\; \sigma^2 I\big),\qquad B = D^\top \mathrm{diag}(b)\, D$$
+$$p(x\mid z) = \mathcal{N}\big(x;\; \mu + B\,(G(z)-\mu),\; \sigma^2 I\big),\qquad B = D^\top \mathrm{diag}(b)\, D$$
 
-with the cosine transform $D$ and a transfer $b$ that depends on the frequency alone. It is a normal
-density of $x$ like any other. What it changes is what the generator learns: without a lens, the best
-$G(z)$ is the mean of all images that $z$ may stand for, which is blurred; with it, that mean is $B\,G(z)$,
-and $G(z)$ may be as sharp as the data. Samples and reconstructions are $G(z)$.
+with the mean image $\mu$ of the data, the cosine transform $D$ and a transfer $b$ that depends on the
+frequency alone. It is a normal density of $x$ like any other. What it changes is what the generator
+learns: without a lens, the best $G(z)$ is the mean of all images that $z$ may stand for, which is
+blurred; with it, the blurred one is what the lens shows, and $G(z)$ may be as sharp as the data. Samples
+and reconstructions are $G(z)$. What all images have in common, $\mu$, is not blurred, and passes as it is.
 
 `focused` finds $b$ in closed form. At a frequency where images $x$ and the means $r$ of their latents
 have the covariance $c$ and variances $v_x$, $v_r$, the means lack contrast by the coherence
 $\rho = c/\sqrt{v_x v_r}$ (for exact means, $v_r = \rho^2 v_x$), and are grain but for the share $w = \min(c/v_r, 1)$. Hence
 $$\frac1b = w\,\frac{(1+\epsilon)\,\rho}{\rho^2 + \epsilon},$$
 which is $1/\rho$ where the means know most of the image, and less than 1, so that grain fades, where they
-know nothing. The mean of an image passes unchanged.
+know nothing. The brightness of an image passes unchanged.
 """
 
 from typing import Any, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -29,7 +31,8 @@ from ..methods import FIXED
 class Lens(eqx.Module):
     """A transfer for each frequency of images [H, W, C]."""
 
-    transfer: Float[Array, " R"] = eqx.field(metadata=FIXED)  # b, from the mean of an image up
+    transfer: Float[Array, " R"] = eqx.field(metadata=FIXED)  # b, from the lowest frequency up
+    mean: Float[Array, "H W C"] = eqx.field(metadata=FIXED)  # mu
     data_shape: tuple[int, ...] = eqx.field(static=True)
     most: float = eqx.field(static=True)
     coherence: float = eqx.field(static=True)
@@ -44,6 +47,7 @@ class Lens(eqx.Module):
         """
         self.data_shape, self.most, self.coherence = tuple(data_shape), most, coherence
         self.transfer = as_array(np.ones(self._rings().max() + 1 if len(data_shape) == 3 else 1))
+        self.mean = as_array(np.zeros(self.data_shape))
 
     def __check_init__(self) -> None:
         if len(self.data_shape) != 3:
@@ -56,12 +60,20 @@ class Lens(eqx.Module):
                 "a lens needs `most` of at least 1 and a positive `coherence`, got "
                 f"{self.most} and {self.coherence}."
             )
+        entries = int(self._rings().max()) + 1
+        if self.transfer.shape != (entries,) or self.mean.shape != self.data_shape:
+            raise ValueError(
+                f"a lens for images of shape {self.data_shape} has a transfer of shape {(entries,)} and "
+                f"a mean image, got shapes {self.transfer.shape} and {self.mean.shape}."
+            )
+        if not isinstance(self.transfer, jax.core.Tracer) and not (self.transfer > 0).all():
+            raise ValueError("a lens needs a transfer of positive numbers.")
 
     def __call__(self, images: Float[Array, "*n H W C"]) -> Float[Array, "*n H W C"]:
         """Return images as the likelihood sees them."""
         rows, columns = (jnp.asarray(cosines(size)) for size in self.data_shape[:2])
-        seen = self.transfer[self._rings()][..., None] * _along(images, rows, columns)
-        return _along(seen, rows.T, columns.T)
+        seen = self.transfer[self._rings()][..., None] * _along(images - self.mean, rows, columns)
+        return self.mean + _along(seen, rows.T, columns.T)
 
     def focused(
         self, x: Float[Array | np.ndarray, "n H W C"], drawn: Float[Array | np.ndarray, "n H W C"]
@@ -81,7 +93,8 @@ class Lens(eqx.Module):
         gain = np.minimum(c / v_r, 1.0) * (1 + epsilon) * rho / (rho**2 + epsilon)
         transfer = 1 / np.clip(gain, 1 / self.most, self.most)
         transfer[0] = 1.0
-        return eqx.tree_at(lambda lens: lens.transfer, self, as_array(transfer))
+        new = (as_array(transfer), as_array(np.asarray(x, np.float64).mean(axis=0)))
+        return eqx.tree_at(lambda lens: (lens.transfer, lens.mean), self, new)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what a report says of this lens."""

@@ -8,13 +8,17 @@ domain, proposals are rejected.
 A neural prior $e^{f(z)}\mathcal{N}(z; 0, I)/Z$ cannot be drawn exactly: its path starts at the normal,
 with $l = f + \log p(x\mid z)$, or $l = f$ for the prior alone.
 
-The path of a model with an encoder starts at the refined guess $q$ instead (`kaem.posterior.local`), of
-which a share $d$ is the prior, in case the posterior is elsewhere too: $q' = (1 - d)\,q + d\,p$ and
-$\pi_t \propto q'^{1-t}\,(p(x\mid z)\,p(z))^t$, that is $l = \log p(x\mid z)\,p(z)/q'$. Its latents are the standard
-normals that make draws of $q$: posteriors are nearly isotropic there, and one step size fits all.
+A model with an encoder has two paths, since its refined guess $q$ (`kaem.posterior.local`) may be near one
+mode of several. With a defence $d$, each latent belongs to the guess or to the prior, by shares
+$$r_q(z) = \frac{(1 - d)\,q(z)}{(1 - d)\,q(z) + d\,p(z)},\qquad r_p = 1 - r_q,\qquad
+p(x) = \int r_q(z)\,p(x, z)\,dz + \int r_p(z)\,p(x, z)\,dz,$$
+and either integral has a path of its own: from $q$, with $l = \log r_q\,p(x, z)/q$, and from the prior, with
+$l = \log r_p\,p(x\mid z)$. Where the guess is right, the second is next to nothing. Latents of the first are
+the standard normals that make draws of $q$: posteriors are nearly isotropic there, and one step size fits all.
 """
 
 from collections.abc import Callable
+from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +28,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .evaluator import evaluator
 from .guess import bend, straighten
-from .kernels import MALA, Evaluate, Evaluation
+from .kernels import MALA, Evaluate, Evaluation, per_chain
 from .local import Local, standard_log_prob
 from .tempering import Population
 
@@ -36,6 +40,7 @@ _ACCEPTANCE = 0.574
 _FIRST_STEP = 0.1
 _GAIN = 0.5  # of log step sizes, while the target keeps changing
 DEFENCE = 0.1  # d: the share of the prior in what proposes near a guess
+_ODDS = log(DEFENCE / (1 - DEFENCE))  # of the prior, where its density is that of the guess
 PILOT = 8  # particles that tune step sizes, at most
 
 
@@ -83,47 +88,76 @@ def prior_path(prior: Any) -> Path:
     return Path(evaluate, start.draw)
 
 
-def local_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> Path:
-    """Return the path from defended guesses to the posteriors of a batch; its latents are noise [..., B, D]."""
-    batch, dimensions = local.mean.shape
-    bounds = model.prior.bounds
-
-    def log_prior(z: Array) -> tuple[Array, Array]:
-        value, pull = jax.vjp(model.prior.log_prob, z)
-        return value, pull(jnp.ones_like(value))[0]
-
-    posterior = evaluator(model, x, log_prior)
+def near_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> Path:
+    """Return the path from guesses to their shares of the posteriors of a batch; its latents are noise [..., B, D]."""
+    dimensions, bounds = local.mean.shape[1], model.prior.bounds
+    posterior = evaluator(model, x, _log_prior(model))
     log_volume = local.log_volume()
 
     def latents(noise: Float[Array, "B D"]) -> tuple[Array, Array]:
         z, log_slope = bend(local.at(noise), bounds)
         return z.reshape(len(z), *model.prior.shape), log_slope
 
-    def evaluate(noise: Float[Array, "*n B D"]) -> Evaluation:
-        if noise.ndim > 2:
-            each = noise.reshape(-1, *noise.shape[-2:])
-            found = jax.lax.map(evaluate, each)
-            return jax.tree.map(lambda a: a.reshape(*noise.shape[:-2], *a.shape[1:]), found)
+    def evaluate(noise: Float[Array, "B D"]) -> Evaluation:
         (z, log_slope), pull = jax.vjp(latents, noise)
         here, one = posterior(z), jnp.ones_like(log_slope)
         (likelihood_score,) = pull((here.likelihood_score, 0 * one))
         (prior_score,) = pull((here.prior_score, one))
-        # All densities are of the noise; q' is the guess's, defended by the prior's.
-        parts = jnp.stack([standard_log_prob(noise), here.log_prior + log_slope - log_volume])
-        weighted = parts + jnp.log(jnp.array([1 - DEFENCE, DEFENCE]))[:, None]
-        proposal, share = jax.nn.logsumexp(weighted, axis=0), jax.nn.softmax(weighted, axis=0)
-        score = share[0, :, None] * -noise + share[1, :, None] * prior_score
-        value = here.log_likelihood + parts[1] - proposal
-        return Evaluation(value, likelihood_score + prior_score - score, proposal, score)
+        guess = standard_log_prob(noise)  # all densities are of the noise
+        over = guess - (here.log_prior + log_slope - log_volume)
+        share = jax.nn.sigmoid(over - _ODDS)[:, None]
+        value = here.log_likelihood - over + jax.nn.log_sigmoid(over - _ODDS)
+        slope = likelihood_score + share * (noise + prior_score)
+        return Evaluation(value, slope, guess, -noise)
 
     def draw(key: PRNGKeyArray, n: int) -> Float[Array, "n D"]:
-        noise_key, prior_key, which_key = jax.random.split(key, 3)
-        straight = straighten(model.prior.sample(prior_key, n).reshape(n, -1), bounds)
-        far = jax.vmap(local.noise)(straight.reshape(-1, batch, dimensions)).reshape(n, -1)
-        from_prior = jax.random.bernoulli(which_key, DEFENCE, (n, 1))
-        return jnp.where(from_prior, far, jax.random.normal(noise_key, (n, dimensions)))
+        return jax.random.normal(key, (n, dimensions))
 
-    return Path(evaluate, draw)
+    return Path(_one_by_one(evaluate, 2), draw)
+
+
+def far_path(model: "LatentModel", x: Float[Array, "B ..."], local: Local) -> Path:
+    """Return the path from the prior to what guesses leave of the posteriors of a batch."""
+    posterior, log_volume = evaluator(model, x, _log_prior(model)), local.log_volume()
+
+    def log_guess(z: Float[Array, "B ..."]) -> Float[Array, " B"]:
+        straight = straighten(z.reshape(len(z), -1), model.prior.bounds)
+        _, log_slope = bend(straight, model.prior.bounds)
+        return standard_log_prob(local.noise(straight)) + log_volume - log_slope
+
+    def evaluate(z: Float[Array, "B ..."]) -> Evaluation:
+        here = posterior(z)
+        guess, pull = jax.vjp(log_guess, z)
+        (score,) = pull(jnp.ones_like(guess))
+        over = guess - here.log_prior
+        share = per_chain(jax.nn.sigmoid(over - _ODDS), z)
+        return here._replace(
+            log_likelihood=here.log_likelihood + jax.nn.log_sigmoid(_ODDS - over),
+            likelihood_score=here.likelihood_score - share * (score - here.prior_score),
+        )
+
+    return Path(_one_by_one(evaluate, 1 + len(model.prior.shape)), model.prior.sample)
+
+
+def _log_prior(model: "LatentModel") -> Callable[[Array], tuple[Array, Array]]:
+    def log_prior(z: Array) -> tuple[Array, Array]:
+        value, pull = jax.vjp(model.prior.log_prob, z)
+        return value, pull(jnp.ones_like(value))[0]
+
+    return log_prior
+
+
+def _one_by_one(evaluate: Evaluate, ndim: int) -> Evaluate:
+    """Return the same for more than one latent of each example, whose axes come before the `ndim` last."""
+
+    def mapped(z: Array) -> Evaluation:
+        if z.ndim == ndim:
+            return evaluate(z)
+        more = z.shape[: z.ndim - ndim]
+        found = jax.lax.map(evaluate, z.reshape(-1, *z.shape[len(more) :]))
+        return jax.tree.map(lambda a: a.reshape(*more, *a.shape[1:]), found)
+
+    return mapped
 
 
 def _tuning(log_step: Array, acceptance: Array, i: Array, burn_in: int) -> Array:

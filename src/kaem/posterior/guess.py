@@ -72,6 +72,12 @@ class Normal(NamedTuple):
         mean, log_variance = self
         return 0.5 * jnp.sum(mean**2 + jnp.expm1(log_variance) - log_variance, axis=1)
 
+    def draw_with_entropy(
+        self, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "n Q"], Float[Array, " n"]]:
+        """Return a draw for each example, and the entropy of its density."""
+        return self.draw(key), self.entropy()
+
     def entropy(self) -> Float[Array, " n"]:
         """Return the entropy, example by example."""
         return 0.5 * jnp.sum(self.log_variance + _LOG_2PI_E, axis=1)

@@ -10,6 +10,7 @@ wants those asks `sources`. A generator whose first layer is linear takes the ma
 (`AbstractGenerator.absorb`), and `sources` alone is then the prior.
 """
 
+from os import PathLike
 from typing import Self
 
 import equinox as eqx
@@ -154,6 +155,13 @@ class AlignedPrior(LatentPrior):
         """Return what a report says of this prior."""
         condition = float(np.linalg.cond(np.asarray(self.mixing, np.float64)))
         return [*self.sources.facts(), ("mixing", f"z = m + A s, condition number {condition:.3g}")]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Raise: without the generator that takes its map in, the prior of a file has no use."""
+        raise ValueError(
+            f"an aligned prior is not written alone, to {path}: save the whole model, or its prior of "
+            "independent coordinates by `model.folded().prior.save(path)`."
+        )
 
     def file_notes(self) -> dict[str, str]:
         """Return what a model file says beside structure and arrays."""

@@ -6,15 +6,18 @@ makes the sources $s$ as independent as rotations can (`unmixing`), each with me
 and their densities are fitted to all samples at once (`refitting`).
 """
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ._prior import AbstractPrior
 from .aligned import AlignedPrior
 from .refitting import refit
 from .unmixing import rotation
 
-__all__ = ["aligned", "refit", "unmix", "whiten"]
+__all__ = ["aligned", "judged", "mean_log_prob", "refit", "unmix", "whiten"]
+
+_HELD_OUT = 10  # one latent in so many is not fitted, but judged by
 
 _LEAST = 1e-8  # of the largest variance in any direction: what is less counts as this much
 _TAIL = 1e-3  # of the samples at either end, that need not fit in a domain
@@ -74,6 +77,24 @@ def aligned(prior: AbstractPrior, z: Latents) -> AlignedPrior:
     scale, shift = _room(s, *(np.asarray(bound, np.float64) for bound in prior.bounds))
     mixing, offset = mixing / scale, offset - mixing @ (shift / scale)
     return AlignedPrior(refit(prior, s * scale + shift), mixing, offset)
+
+
+def judged(n: int) -> Bool[np.ndarray, " n"]:
+    """Return which of `n` latents are left out of a fit, to judge it by."""
+    return np.arange(n) % _HELD_OUT == 0
+
+
+def mean_log_prob(prior: AlignedPrior | AbstractPrior, z: Latents) -> float:
+    """Return the mean log-density of latents, sources outside their domain taken at its ends.
+
+    That is where an encoder's latents are moved to, once a map is part of the generator.
+    """
+    latents = jnp.asarray(z)
+    if not isinstance(prior, AlignedPrior):
+        return float(jnp.mean(prior.log_prob(latents)))
+    inside = jnp.clip(prior.unmixed(latents), *prior.sources.bounds)
+    volume = np.linalg.slogdet(np.asarray(prior.mixing, np.float64))[1]
+    return float(jnp.mean(prior.sources.log_prob(inside)) - volume)
 
 
 def _sources(z: Latents, mixing: np.ndarray, offset: np.ndarray) -> Float[np.ndarray, "n Q"]:

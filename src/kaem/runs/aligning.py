@@ -8,20 +8,19 @@ from os import PathLike
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from ..errors import UserError
 from ..files import write_atomically
 from ..loading import read, read_config
+from ..priors.alignment import judged, mean_log_prob
 from ..serialisation import save
 from ..settings import Settings, merge, taken_over
-from .folder import RunFolder
+from .folder import RunFolder, identity
 from .training import refuse_existing
 
 _CHAINS = (
     2_000  # examples whose latents chains infer, unless one says otherwise; encoders infer all
 )
-_HELD_OUT = 10  # one latent in so many is not fitted, but judged by
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,21 @@ def align(
     x = run.data(data, "train", limit, say)
     say(f"inferring latents of {len(x)} examples" + ("" if model.encoder else " by chains"))
     z = model.infer(x, jax.random.key(seed)).latents
-    judged = np.arange(len(z)) % _HELD_OUT == 0
-    say(f"fitting {z[~judged].shape[0]} latents of shape {z.shape[1:]}")
-    moved = model.aligned(z[~judged])
-    before = float(np.mean(model.prior.log_prob(z[judged]))) if z.ndim == 2 else None
-    flat = z[judged] if z.ndim == 2 else z[judged].sum(axis=2)
-    after = float(np.mean(moved.prior.log_prob(flat)))
+    kept, left_out = z[~judged(len(z))], z[judged(len(z))]
+    say(f"fitting {len(kept)} latents of shape {z.shape[1:]}")
+    try:
+        moved = model.aligned(kept)
+    except ValueError as error:  # too few, or all alike
+        raise UserError(f"{run.path} cannot be aligned to {len(x)} examples: {error}") from error
+    flat = left_out if z.ndim == 2 else left_out.sum(axis=2)
+    before = mean_log_prob(model.prior, flat) if z.ndim == 2 else None
+    after = mean_log_prob(moved.prior, flat)
+    if before is not None and not after > before:
+        raise UserError(
+            f"nothing was written: aligned to {len(kept)} latents, {len(left_out)} others would be less "
+            f"likely (log p {after:.2f}, as it is {before:.2f}). The prior is where the latents are, or "
+            "they are too few to tell; give more with --examples or --data."
+        )
     new = moved.folded().ordered()
     _write(run, RunFolder(path), new)
     return Alignment(RunFolder(path), len(x), before, after)
@@ -82,8 +90,9 @@ def _write(source: RunFolder, target: RunFolder, model: object) -> None:
     else:
         changes["encoder"] = {"mixing": True}
     settings = Settings.from_dict(merge(values, changes)).to_dict()
-    record |= {"settings": settings, "aligned": str(source.path.resolve())}
-    config = read_config(source.model_file) | {"settings": settings}
+    own = {"settings": settings, "run": identity(settings, record["data"])}
+    record |= own | {"aligned": str(source.path.resolve())}
+    config = read_config(source.model_file) | own
     try:
         save(model, target.model_file, config)
         if source.history_file.is_file():

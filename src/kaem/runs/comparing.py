@@ -10,19 +10,19 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from ..data.checks import checked_finite
 from ..data.sheets import is_image, sample_sheet
 from ..errors import UserError
 from ..files import read_json, write_atomically
 from ..measuring import interleaved
 from ..page import page, score, table
 from ..training.parameters import sizes
-from .folder import RunFolder
+from .folder import RunFolder, checked_output
 from .timing import sampler, updater
 
 _STEPS = 4  # of a sampler of many like steps, that are timed
@@ -42,9 +42,7 @@ def compare(
     With `output`, a `.html` file, the comparison is also written as one page with `images` samples of
     each run, and as JSON beside it; `files` then says where.
     """
-    place = None if output is None else Path(output)
-    if place is not None and place.suffix != ".html":
-        raise UserError(f"-o takes a .html file, beside which a .json is written, got {place}.")
+    place = None if output is None else checked_output(output, ".html", beside=".json")
     if len(runs) < 2:
         raise UserError("compare takes at least two runs, got one; give another run folder.")
     if repeats < 1 or seed < 0:
@@ -60,13 +58,13 @@ def compare(
             "compare runs of one data set."
         )
     say(f"measuring {len(folders)} runs in turns; compiling first")
-    entries = {name: _entry(run, models[name]) for name, run in folders.items()}
+    entries = {name: _entry(run, models[name], say) for name, run in folders.items()}
     _measure(entries, folders, models, repeats)
     digests = {entry["data"]["sha256"] for entry in entries.values()}
     result = {"runs": entries, "same_data": len(digests) == 1, "seed": seed}
     if place is not None:
         drawn = {
-            name: np.asarray(model.sample(jax.random.key(seed), images))
+            name: checked_finite(model.sample(jax.random.key(seed), images))
             for name, model in models.items()
             if is_image(model.data_shape)
         }
@@ -83,8 +81,13 @@ def _named(runs: list[RunFolder]) -> dict[str, RunFolder]:
     return dict(zip(names, runs, strict=True))
 
 
-def _entry(run: RunFolder, model: Any) -> dict[str, Any]:
+def _entry(run: RunFolder, model: Any, say: Callable[[str], None]) -> dict[str, Any]:
     record, history = run.record(), run.history()
+    details, note = run.current_metrics()
+    if note:
+        say(f"note: {note}")
+    results = read_json(run.metrics_file).get("results", {}) if details else {}
+    results = {n: v for n, v in results.items() if n.removesuffix("_error") in details}
     last = history[-1] if history else {}
     return {
         "model": type(model).__name__,
@@ -94,7 +97,7 @@ def _entry(run: RunFolder, model: Any) -> dict[str, Any]:
         "updates": last.get("step", 0),
         "training_seconds": last.get("seconds"),
         "training": {k: v for k, v in last.items() if k not in ("step", "seconds")},
-        "metrics": read_json(run.metrics_file) if run.metrics() else {},
+        "metrics": {"results": results, "details": details} if details else {},
     }
 
 

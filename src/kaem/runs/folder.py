@@ -1,5 +1,6 @@
 """A run folder: what training writes, resumes and never overwrites."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..errors import UNREADABLE, UserError
-from ..files import read_json
+from ..files import parse_json, read_json, sha256
 from ..loading import load, read_config
 from ..settings import Settings
 
@@ -32,6 +33,12 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples"
         self.figures = self.path / "figures"
+
+    @property
+    def own(self) -> set[Path]:
+        """Return the files and folders that training and evaluation write, and nothing else may."""
+        files = {self.config_file, self.model_file, self.start_file, self.history_file}
+        return files | {self.metrics_file, self.checkpoints, self.samples}
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -65,7 +72,21 @@ class RunFolder:
 
     def model(self) -> Any:
         """Return the model of this run, ready to sample."""
+        self.check_model()
         return load(self.model_file)
+
+    def check_model(self) -> None:
+        """Raise if the model says that it is of another run; older ones do not say."""
+        try:
+            of = read_config(self.model_file).get("run")
+        except UserError:  # absent or damaged, which whoever reads it will say
+            return
+        if of is not None and of != self.record().get("run"):
+            raise UserError(
+                f"{self.model_file} is of another run, with other settings or data: move it away, and `kaem "
+                f"train {self.record()['what']} --out {self.path} --resume` writes this run's from its "
+                "newest checkpoint."
+            )
 
     def data(
         self,
@@ -100,9 +121,9 @@ class RunFolder:
         lines = self.history_file.read_text("utf8", errors="replace").splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                record = json.loads(line)
+                record = parse_json(line)
                 numbers = all(isinstance(value, int | float) for value in record.values())
-                if "step" not in record or not numbers:
+                if type(record.get("step")) is not int or not numbers:
                     raise ValueError("not a record of numbers")
             except (AttributeError, TypeError, *UNREADABLE) as error:
                 if number == len(lines):
@@ -131,6 +152,17 @@ class RunFolder:
             )
         return details
 
+    def current_metrics(self) -> tuple[dict[str, dict[str, Any]], str]:
+        """Return what was measured of the model that is here now, and a note on what was of another."""
+        details = self.metrics()
+        now = sha256(self.model_file) if details else ""
+        old = [name for name, entry in details.items() if entry.get("model_sha256", now) != now]
+        note = (
+            f"{', '.join(old)} of {self.path} were measured of another model than it has now, and are "
+            f"left out: `kaem evaluate {self.path}` measures this one"
+        )
+        return {n: e for n, e in details.items() if n not in old}, note if old else ""
+
     def check_folders(self) -> None:
         """Raise if a folder that is written to is a link that leads out of the run."""
         top = Path(os.path.realpath(self.path))
@@ -141,3 +173,42 @@ class RunFolder:
                     f"{folder} is a link to {target}, and nothing is written outside of the run: put a "
                     "folder in its place, or move the whole run there and link to that."
                 )
+
+
+def identity(settings: dict[str, Any], data: dict[str, Any]) -> str:
+    """Return a digest of what a run is: its data, and its settings but for those that resuming may change."""
+    free = {"training": "steps", "data": "name"}
+    fixed = {
+        section: {name: value for name, value in values.items() if name != free.get(section)}
+        for section, values in settings.items()
+    }
+    return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()
+
+
+def checked_output(path: str | os.PathLike[str], *suffixes: str, beside: str | None = None) -> Path:
+    """Return where a file is to go, if its name says what it will be and nothing else would be lost.
+
+    That is no file of a run's own, and no file that has the suffix `beside`, which is written along
+    with it, unless both are there from an earlier time.
+    """
+    place = Path(path)
+    if place.suffix not in suffixes:
+        more = f", beside which a {beside} is written" if beside else ""
+        raise UserError(f"-o takes a {' or '.join(suffixes)} file{more}, got {place}.")
+    places = [place, *([place.with_suffix(beside)] if beside else [])]
+    for one in places:
+        if one.is_dir():
+            raise UserError(f"{one} is a folder; choose another file with -o.")
+        for folder in one.absolute().parents[:2]:
+            run = RunFolder(folder)
+            if run.config_file.is_file() and {one.absolute(), one.absolute().parent} & run.own:
+                raise UserError(
+                    f"{one} belongs to the run {run.path}, and is not written over; choose another file "
+                    "with -o."
+                )
+    if places[-1].exists() and not place.exists():
+        raise UserError(
+            f"{places[-1]} would be written beside {place}, and is there already; choose another file "
+            "with -o."
+        )
+    return place

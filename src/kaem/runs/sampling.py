@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..data.checks import checked_finite
 from ..data.sheets import MAX_PIXELS, is_image, sample_sheet, save_png, sheet_capacity
 from ..errors import UserError
 from ..files import write_atomically
 from ..loading import load
+from .folder import checked_output
 
 _CHUNK = 1000  # samples drawn at once: one seed makes the same ones, however they are used
 _MAX_GIGABYTES = 4
@@ -25,15 +27,15 @@ def draws(model: Any, n: int, seed: int = 0, noise: bool = False) -> Iterator[np
     draw = model.sample_with_noise if noise else model.sample
     keys = jax.random.split(jax.random.key(seed), -(-n // chunk))
     for start, key in zip(range(0, n, chunk), keys, strict=True):
-        yield np.asarray(draw(key, chunk))[: n - start]
+        yield checked_finite(draw(key, chunk))[: n - start]
 
 
 def check_request(n: int, output: str | PathLike[str] | None) -> None:
     """Raise if no model could be sampled so, or not into such a file."""
     if n < 1:
         raise UserError(f"-n must be at least 1, got {n}.")
-    if output is not None and Path(output).suffix not in (".png", ".npz"):
-        raise UserError(f"-o takes a .png or .npz file, got {output}.")
+    if output is not None:
+        checked_output(output, ".png", ".npz")
 
 
 def sample(
@@ -55,11 +57,6 @@ def sample(
     model = load(source) if isinstance(source, str | PathLike) else source
     _check(model, n, path, noise)
     x = np.concatenate(list(draws(model, n, seed, noise)))
-    if not np.isfinite(x).all():
-        raise UserError(
-            "what the model draws is not finite: its parameters are too large to compute with, or "
-            "damaged. Nothing was written; train it again with lower rates, or restore the file."
-        )
     sheet = path is not None and path.suffix == ".png"
     if noise and model.output == "sigmoid":
         outside = np.mean((x < 0) | (x > 1))

@@ -25,7 +25,7 @@ from ..serialisation import save
 from ..settings import Settings
 from ..training import TrainingDiverged, checkpoint
 from ..training.loop import State, initial_state, updates
-from .folder import Report, RunFolder
+from .folder import Report, RunFolder, identity
 from .resolve import resumed_settings, settings_of
 
 
@@ -70,6 +70,7 @@ def start(run: RunFolder, what: str, settings: Settings, model: Any, data: dict[
         "what": what,
         "settings": settings.to_dict(),
         "data": data,
+        "run": identity(settings.to_dict(), data),
         "versions": {p: version(p) for p in ("kaem", "jax", "equinox", "optax", "numpy")},
         "python": platform.python_version(),
         "devices": jax.device_count(),
@@ -88,7 +89,8 @@ def _resumed(
             f"the data differs from what {run.path} was started on: got {data}, recorded "
             f"{record['data']}. Point --data to the same data, or start a new run."
         )
-    state, notes = checkpoint.read(run.checkpoints, state)
+    run.check_model()
+    state, notes = checkpoint.read(run.checkpoints, state, record.get("run"))
     reached = run.step()
     if reached > max(state.step, last if state.step else 0):
         has = "no checkpoint to go on from"
@@ -215,7 +217,9 @@ def _trained(
         watcher.say(f"resuming {run.path} at step {state.step} of {t.steps}")
     watcher.begin(state.step, t.steps)
     # No times or places: the same settings, data and seed give the same bytes.
-    made_by = {"settings": settings.to_dict(), "data": data}
+    made_by, own = {"settings": settings.to_dict(), "data": data}, run.record().get("run")
+    if own is not None:
+        made_by["run"] = own
     reached = run.step() if resume else 0
     metrics: dict[str, float] = {}
     began = mark = time.perf_counter()
@@ -224,7 +228,7 @@ def _trained(
     stopped = False
 
     def keep(state: State) -> None:
-        checkpoint.write(run.checkpoints, state, t.keep_checkpoints)
+        checkpoint.write(run.checkpoints, state, t.keep_checkpoints, own)
         if state.step >= reached:  # never an earlier model over a later one
             save(plan.finished(state.best), run.model_file, made_by | {"step": state.step})
 

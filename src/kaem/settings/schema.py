@@ -95,6 +95,10 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
             known = ", ".join(map(str, typing.get_args(option)))
             raise UserError(f"{name} must be one of {known}, got {value!r}.")
         if option in (bool, int, str) and type(value) is option:
+            if option is int and not -(2**63) <= value < 2**63:
+                raise UserError(
+                    f"{name} must be below 2^63, got a number of {len(str(value))} digits."
+                )
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             try:

@@ -73,8 +73,8 @@ class Training:
             if value < (name != "seed"):
                 least = "not be negative" if name == "seed" else "be positive"
                 raise ValueError(f"training.{name} must {least}, got {value}.")
-        if self.seed >= 2**63:
-            raise ValueError(f"training.seed must be below 2^63, got {self.seed}.")
+            if name != "seed" and value >= 2**31:  # what counts updates
+                raise ValueError(f"training.{name} must be below 2^31, got {value}.")
         if self.checkpoint_every % self.log_every:
             raise ValueError(
                 "training.checkpoint_every must be a multiple of training.log_every, got "

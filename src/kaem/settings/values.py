@@ -1,13 +1,13 @@
 """Where values of settings come from: presets (TOML), files, and `--set section.name=value`."""
 
 import difflib
-import json
 import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..errors import UNREADABLE, UserError
+from ..files import parse_json
 from .migrate import became, migrated
 from .settings import PARTS, allowed
 
@@ -35,7 +35,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return settings of a `.toml` file, or of a run's `.json`."""
     try:
         text = path.read_text("utf8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
     except UNREADABLE as error:
         raise UserError(f"the configuration {path} cannot be read: {error}.") from error
     if not isinstance(values, dict):

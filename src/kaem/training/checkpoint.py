@@ -35,10 +35,12 @@ def _path(name: str) -> str:
     return name[name.index("[") :]
 
 
-def write(folder: Path, state: State, keep: int) -> None:
-    """Save `state` as `folder/STEP/` and drop all but the newest `keep`."""
+def write(folder: Path, state: State, keep: int, run: str | None = None) -> None:
+    """Save `state` of a `run` as `folder/STEP/` and drop all but the newest `keep`."""
     arrays = {name: np.asarray(leaf) for name, leaf in _leaves(state)}
     header = {"step": str(state.step), "sha256": _digest(arrays), **state.model.form()}
+    if run is not None:
+        header["run"] = run
     final = folder / f"{state.step:08d}"
     temporary, earlier = (folder / f".{state.step:08d}.{end}" for end in ("tmp", "old"))
     for left in (temporary, earlier):  # by a kill, or a link that somebody put there
@@ -71,31 +73,34 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if re.fullmatch("[0-9]{8}|[1-9][0-9]{8,17}", name))
 
 
-def read(folder: Path, template: State) -> tuple[State, list[str]]:
+def read(folder: Path, template: State, run: str | None = None) -> tuple[State, list[str]]:
     """Return the newest readable checkpoint, in the structure of `template`, and notes on bad ones.
 
-    Without any checkpoint this is the template itself: the run was killed before its first.
+    Without any checkpoint this is the template itself: the run was killed before its first. Those that
+    say that they are of another `run` are bad.
     """
     notes: list[str] = []
     for step in reversed(steps(folder)):
         path = folder / f"{step:08d}" / "state.safetensors"
         try:
-            return _read_one(path, template, step), notes
+            return _read_one(path, template, step, run), notes
         except Exception as error:  # an altered file can make anything fail
-            notes.append(f"checkpoint {path} is not readable ({error})")
+            notes.append(f"checkpoint {path} cannot be used ({error})")
     if notes:
         raise UserError(
-            f"no checkpoint in {folder} is readable: {'; '.join(notes)}. Start a new run, or go on from "
+            f"no checkpoint in {folder} can be used: {'; '.join(notes)}. Start a new run, or go on from "
             f"the model in a new one with `kaem train {folder.parent} --finetune KIND --out NEW`."
         )
     return template, notes
 
 
-def _read_one(path: Path, template: State, step: int) -> State:
+def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
     with safe_open(path, framework="numpy") as file:
         header = file.metadata() or {}
         if header["step"] != str(step):
             raise ValueError(f"it is of step {header['step'][:20]}, in the folder of step {step}")
+        if header.get("run", run) != run:  # older ones do not say
+            raise ValueError("it is of another run, with other settings or data")
         model = template.model.with_form(header)
         state = State(step, model, template.optimiser, template.memory)
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

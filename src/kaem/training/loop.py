@@ -290,6 +290,18 @@ def _aligned(state: State, data: np.ndarray, plan: Plan) -> tuple[State, list[st
     return replace(state, model=state.model.moved(found), optimiser=optimiser), []
 
 
+def _too_few(model: AbstractModel, examples: int) -> list[str]:
+    """Say that so many examples would not tell where the latents of a model with an encoder are."""
+    latents: tuple[int, ...] = getattr(getattr(model, "prior", None), "shape", ())
+    encodes = getattr(model, "encoder", None) is not None and len(latents) == 1
+    if not encodes or examples > 2 * latents[0]:
+        return []
+    return [
+        f"the prior will not be aligned: that takes more than twice as many examples as the {latents[0]} "
+        f"latents, got {examples}; raise upkeep.aligned_examples, or add data"
+    ]
+
+
 def _focused(state: State, data: np.ndarray, plan: Plan) -> State:
     """Return the state with the lens that suits what the model makes of examples."""
     key = jax.random.fold_in(plan.keyed(6), state.step)
@@ -311,6 +323,9 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     regrids = set(grid.steps(plan.steps))
     may_turn = plan.may_turn(state.model)
     aligning = plan.upkeep.aligning_steps(plan.steps) if may_turn else set()
+    notes = _too_few(state.model, min(len(data), plan.upkeep.aligned_examples)) if aligning else []
+    if notes:
+        aligning = set()
     has_lens = getattr(state.model, "lens", None) is not None
     focusing = plan.upkeep.focusing_steps(plan.steps) if has_lens else set()
     edges = {plan.steps, *regrids, *aligning, *focusing}
@@ -320,7 +335,6 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     score = plan.upkeep.score_tolerance if plan.learner.follows_score else None
     totals: dict[str, float] = {}
     last_log, warned = state.step, False
-    notes: list[str] = []
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             key = jax.random.fold_in(plan.keyed(2), state.step)

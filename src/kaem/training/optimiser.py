@@ -34,8 +34,15 @@ class Adam:
             raise ValueError(
                 f"optimiser.decay must be one of constant, cosine, got {self.decay!r}."
             )
-        if self.warmup < 0:
-            raise ValueError(f"optimiser.warmup must not be negative, got {self.warmup}.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(
+                "optimiser.betas must be two numbers of at least 0 and less than 1, such as [0.9, 0.999], "
+                f"got {list(self.betas)}."
+            )
+        if not 0 <= self.warmup < 2**31:
+            raise ValueError(
+                f"optimiser.warmup must not be negative, and less than 2^31, got {self.warmup}."
+            )
         if not 0 <= self.average < 1:
             raise ValueError(
                 f"optimiser.average must be at least 0 and less than 1, such as 0.999, got {self.average}."

@@ -70,15 +70,17 @@ class Upkeep:
 
     def aligning_steps(self, total: int) -> set[int]:
         """Return after which of `total` updates the prior is aligned."""
-        return {round(total * k / self.alignments) for k in range(1, self.alignments + 1)} - {0}
+        often = min(self.alignments, total)  # more than once after an update is once
+        return {round(total * k / often) for k in range(1, often + 1)} - {0}
 
     def focusing_steps(self, total: int) -> set[int]:
         """Return after which of `total` updates a lens is adjusted.
 
         Not before the means are worth sharpening, and not at the end: the generator has to follow.
         """
-        share = total / 3 / max(1, self.focusings)
-        return {round(total * 2 / 3 + share * k) for k in range(self.focusings)} - {0}
+        often = min(self.focusings, total)
+        share = total / 3 / max(1, often)
+        return {round(total * 2 / 3 + share * k) for k in range(often)} - {0}
 
 
 def is_new(model: Any) -> bool:

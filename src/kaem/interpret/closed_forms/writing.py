@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...data.checks import checked_finite
 from ...errors import UNREADABLE, UserError
 from ...files import sha256, write_atomically
 from ...loading import load
@@ -150,8 +151,8 @@ def _cost(
     key, other = jax.random.split(jax.random.key(0))
     u = open_uniform(key, (_PICTURES, *model.prior.shape))
     difference = np.asarray(model.generate(u)) - np.asarray(closed.generate(u))
-    first, second = (np.asarray(model.sample(k, _DRAWN)) for k in (key, other))
-    drawn = np.asarray(closed.sample(key, _DRAWN))
+    first, second = (checked_finite(model.sample(k, _DRAWN)) for k in (key, other))
+    drawn = checked_finite(closed.sample(key, _DRAWN))
     cost = {
         "rms_difference": float(np.sqrt(np.mean(difference**2))),
         "proxy_between_models": proxy_distance(second, drawn),

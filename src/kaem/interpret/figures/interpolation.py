@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ...data.checks import checked_finite
 from ...drawing import BLUE, GREY, ORANGE, new_figure, save_figure
 from ...errors import UserError
 from ...models import AbstractModel
@@ -95,7 +96,7 @@ def interpolation(
 
     def path(name: str, z: np.ndarray) -> LatentPath:
         latents = jnp.asarray(z, jnp.float32)
-        images = np.asarray(kaem.decode(latents), np.float64)
+        images = checked_finite(kaem.decode(latents)).astype(np.float64)
         return LatentPath(name, np.asarray(z), images, np.asarray(prior.log_prob(latents)))
 
     moved = np.abs(u_a - u_b)

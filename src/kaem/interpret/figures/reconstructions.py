@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...data.checks import checked_finite
 from ...data.sheets import is_image
 from ...drawing import new_figure, save_figure
 from ...errors import UserError
@@ -31,7 +32,7 @@ def reconstructions(
 ) -> Reconstructions:
     """Return what the latents of examples decode to; `model.infer` finds them."""
     model = model.with_latents("reconstructions")
-    x, made = np.asarray(model.checked_data(x)), np.asarray(model.decode(jnp.asarray(latents)))
+    x, made = np.asarray(model.checked_data(x)), checked_finite(model.decode(jnp.asarray(latents)))
     error = np.mean((x - made) ** 2, axis=tuple(range(1, x.ndim)))
     return Reconstructions(x, made, error)
 

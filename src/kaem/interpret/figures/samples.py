@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ...data.checks import checked_finite
 from ...data.sheets import sample_sheet, save_png
 from ..gallery import Gallery
 from ._figure import Figure
@@ -12,7 +13,7 @@ from ._figure import Figure
 
 def _draw(gallery: Gallery, path: Path) -> np.ndarray:
     key = jax.random.key(gallery.run.settings().training.seed)
-    x = np.asarray(gallery.model.sample(key, gallery.count or 100))
+    x = checked_finite(gallery.model.sample(key, gallery.count or 100))
     save_png(path, sample_sheet(x))
     return x
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...data.checks import checked_finite
 from ...drawing import BLUE, GREY, ORANGE, new_figure, save_figure
 from ...models import AbstractModel
 from ..curves import Curve, Place, curves_at, place_name, symbol
@@ -71,7 +72,8 @@ def traversal(
         u = jnp.broadcast_to(middle, (points, *shape)).at[:, *curve.place].set(quantiles)
         z = kaem.prior.inverse_cdf(u)
         swept = np.asarray(z[:, *curve.place], np.float64)
-        strips.append(Traversal(curve, quantiles, swept, np.asarray(kaem.decode(z), np.float64)))
+        images = checked_finite(kaem.decode(z)).astype(np.float64)
+        strips.append(Traversal(curve, quantiles, swept, images))
     return strips
 
 

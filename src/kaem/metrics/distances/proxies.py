@@ -32,6 +32,7 @@ from .frechet import Features, checked, checked_pair, frechet_distance, statisti
 
 _FILTERS, _WIDTH, _STRIDE = 32, 5, 2
 _COMPONENTS = 64
+_ROUNDING = 1e-10  # of the largest number: less than that is no variety
 _CHUNK = 256  # images, or rows of a distance matrix, held at once
 
 
@@ -101,9 +102,11 @@ class ProxyFeatures:
         raw = statistics(_numbers(x) if filters is None else _responses(x, filters))
         eigenvalues, vectors = np.linalg.eigh(raw.covariance)
         total = eigenvalues[-_COMPONENTS:].sum()
-        if not total > 0:
+        extent = np.abs(_numbers(np.array([x.min(), x.max()]))).max()
+        if not total > (_ROUNDING * extent) ** 2:
             raise UserError(
-                "the reference samples are all the same, expected some variety; check what was loaded."
+                "the reference samples are all the same, or images that differ in brightness alone, "
+                "expected some variety; check what was loaded."
             )
         directions = vectors[:, : -_COMPONENTS - 1 : -1] / np.sqrt(total)
         return cls(x.shape[1:], filters, raw.mean, directions)

@@ -194,7 +194,7 @@ def planned(
 
 def _has_encoder(model: LatentModel) -> bool:
     one = jax.ShapeDtypeStruct((1, *model.data_shape), jnp.float32)
-    return eqx.filter_eval_shape(model.encoded, one) is not None
+    return eqx.filter_eval_shape(model.folded().encoded, one) is not None
 
 
 def _log_normaliser(prior: Any, plan: Plan, key: PRNGKeyArray) -> tuple[float, float]:

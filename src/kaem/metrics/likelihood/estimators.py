@@ -6,8 +6,8 @@ With $l(z) = \log p(x\mid z)$ and power posteriors $p_t \propto p(z)\,e^{t\,l(z)
 - *trapezoid*: $\frac12\sum_k\Delta t_k(E_{k-1} + E_k)$, which is off by $O(1/N_t^2)$;
 - *steppingstone*: $\sum_k \log\mathbb{E}_{k-1}e^{\Delta t_k l}$;
 - *corrected*: the trapezoid and its Kullback-Leibler correction (eq. disc);
-- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior, or from a refined guess, defended by
-  the prior, $q'$, by $\pi_t \propto q'^{1-t}\,(p(x\mid z)\,p(z))^t$.
+- *ais*: $\log\frac1M\sum_m w_m$ of particles annealed from the prior; with an encoder $w = w_q + w_p$, of
+  pairs of which one begins at its refined guess, and the other at the prior (`kaem.posterior.annealing`).
 
 In exact algebra the correction turns the trapezoid into steppingstone. Here each divergence is
 estimated with draws of its own first argument, as its definition asks:
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -35,7 +36,8 @@ from ...models import LatentModel
 from ...posterior.annealing import (
     PILOT,
     annealed,
-    local_path,
+    far_path,
+    near_path,
     posterior_path,
     tempered_chains,
 )
@@ -45,6 +47,7 @@ from .task import COLLAPSED, Effort, Estimate, Task, Values, from_weights
 
 _EXPONENT = 4.0  # of the ladder: l has a standard deviation of 10^2 to 10^3 at the prior
 _NEAR_EXPONENT = 1.5  # of that from a refined guess, whose tails are hardly ever right
+_FARTHER = 4  # temperatures from the prior for each from a guess
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,12 @@ class Estimator:
         """Return what it usually spends, near an encoder's guess or without."""
         return self.near if near and self.near is not None else self.effort
 
-    def passes(self, effort: Effort) -> int:
-        """Return the passes of the generator that go into weights of an example."""
+    def passes(self, effort: Effort, near: bool) -> int:
+        """Return the passes of the generator that go into weights of an example, with a guess or without."""
         if not self.ladder:
             return effort.samples
         particles = effort.samples + min(effort.samples, PILOT)
-        return particles * effort.temperatures * effort.steps
+        return particles * effort.temperatures * effort.steps * (1 + _FARTHER if near else 1)
 
 
 def usual_ladder(number: int, near: bool) -> Float[Array, " N+1"]:
@@ -80,9 +83,17 @@ def usual_ladder(number: int, near: bool) -> Float[Array, " N+1"]:
 
 def _ais(task: Task) -> Estimate:
     model, x, local, t, effort, _, key = task
-    path, argument = (_path, (model, x)) if local is None else (_near, (model, x, local))
-    log_w = annealed(path, argument, t, effort.samples, len(x), key, effort.steps)
-    return from_weights(np.asarray(log_w, float))
+
+    def weights(path: Any, argument: Any, t: Array, key: PRNGKeyArray) -> Float[np.ndarray, "M B"]:
+        found = annealed(path, argument, t, effort.samples, len(x), key, effort.steps)
+        return np.asarray(found, float)
+
+    if local is None:
+        return from_weights(weights(_path, (model, x), t, key))
+    near_key, far_key = jax.random.split(key)
+    near = weights(_near, (model, x, local), t, near_key)
+    slower = usual_ladder(_FARTHER * effort.temperatures, near=False)
+    return from_weights(np.logaddexp(near, weights(_far, (model, x, local), slower, far_key)))
 
 
 def _path(argument: Any) -> Any:
@@ -90,7 +101,11 @@ def _path(argument: Any) -> Any:
 
 
 def _near(argument: Any) -> Any:
-    return local_path(*argument)
+    return near_path(*argument)
+
+
+def _far(argument: Any) -> Any:
+    return far_path(*argument)
 
 
 @eqx.filter_jit

@@ -68,6 +68,10 @@ class Examples:
         """Return the passes of the generator that went into the guess of an example."""
         return 0 if self.local is None else refinement_passes(self.local.mean.shape[1])
 
+    def passes(self, effort: Effort) -> int:
+        """Return the passes of the generator that an effort costs an example, without its guess."""
+        return self.chosen.passes(effort, near=self.local is not None)
+
     @property
     def share_proposals(self) -> bool:
         """Return whether one draw serves all examples."""
@@ -92,7 +96,7 @@ class Examples:
             parts.append([array[..., : n - start] for array in part])
             progress(min(start + self.size, n), n)
         estimate = Estimate(*(np.concatenate(part, -1) for part in zip(*parts, strict=True)))
-        passes = self.refinement + self.chosen.passes(plan.effort)
+        passes = self.refinement + self.passes(plan.effort)
         return Outcome(estimate, np.full(n, float(passes)))
 
     def adaptive(self, plan: Plan, progress: Callable[[int, int], None]) -> Outcome:
@@ -111,7 +115,7 @@ class Examples:
                     part = self.batch(batch, plan, effort, shared, own)
                     use = len(rows) - start if self.share_proposals else len(batch)
                     pool.add(unit + turn, batch[:use], part)
-                    np.add.at(passes, batch[:use], self.chosen.passes(effort))
+                    np.add.at(passes, batch[:use], self.passes(effort))
                     progress(n - len(pending), n)
             unit += repeats
             found = pool.estimate()
@@ -120,7 +124,7 @@ class Examples:
                 effort = effort._replace(temperatures=2 * effort.temperatures)
             else:
                 repeats = unit  # as many again
-            cost = repeats * self.chosen.passes(effort)
+            cost = repeats * self.passes(effort)
             pending = pending[passes[pending] + cost <= plan.budget]
             progress(n - len(pending), n)
             if not len(pending):
