@@ -12,6 +12,7 @@ import pytest
 import kaem
 from kaem import KAEM, KAN, UnivariatePrior, UserError
 from kaem.bases import BASES
+from kaem.files import sealed
 from kaem.settings import Settings
 from support.encoders import SPECTRAL
 
@@ -46,7 +47,7 @@ def rewrite(path, change):
     if "structure" in header["__metadata__"]:
         header["__metadata__"]["structure"] = json.dumps(structure)
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    path.write_bytes(sealed(struct.pack("<Q", len(text)) + text + data[8 + size :]))
 
 
 def unknown_class(meta, structure):
@@ -92,7 +93,7 @@ def test_a_structure_of_nothing_but_brackets_is_refused(tmp_path):
     for shape in ("[" * 200_000, '{"tuple":[' * 400 + "]}" * 400):
         header["__metadata__"]["structure"] = shape
         text = json.dumps(header).encode()
-        path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+        path.write_bytes(sealed(struct.pack("<Q", len(text)) + text + data[8 + size :]))
         with pytest.raises(UserError, match="not a readable KAEM model"):
             kaem.load(path)
 
@@ -159,7 +160,8 @@ def test_files_name_nothing_that_does_more_than_compute(tmp_path, name):
     )
     header["__metadata__"]["structure"] = json.dumps(structure)
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    # Whoever alters a file on purpose sees to its digest too.
+    path.write_bytes(sealed(struct.pack("<Q", len(text)) + text + data[8 + size :]))
     with pytest.raises(UserError, match="does not know"):
         kaem.load(path)
     assert victim.read_bytes() == b"precious"
@@ -192,7 +194,8 @@ def test_what_a_constructor_refuses_a_file_cannot_bring_in(tmp_path, where, valu
     fields[where[-1]] = {"value": value}
     header["__metadata__"]["structure"] = json.dumps(structure)
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+    # Whoever alters a file on purpose sees to its digest too.
+    path.write_bytes(sealed(struct.pack("<Q", len(text)) + text + data[8 + size :]))
     with pytest.raises(UserError, match="not a readable KAEM model"):
         kaem.load(path)
 

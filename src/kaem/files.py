@@ -5,12 +5,17 @@ import errno
 import hashlib
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .errors import UNREADABLE, UserError
+
+
+class NotWritten(UserError):
+    """A file or folder that is as it was before, because it could not be written."""
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -24,20 +29,22 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:  # a second Ctrl-C among them
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise not_written(path, error) from error
+        if isinstance(error, OSError):
+            raise not_written(path, error) from error
+        raise
 
 
-def not_written(path: str | os.PathLike[str], error: OSError) -> UserError:
+def not_written(path: str | os.PathLike[str], error: OSError) -> NotWritten:
     """Return what to say of a file or folder that is as it was before, because it could not be written."""
     advice = "see to that or choose another place"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = "free some space or choose another place"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         advice = "choose another place or change its permissions"
-    return UserError(
+    return NotWritten(
         f"could not write {path}: {error.strerror or error}. Nothing that was there before is "
         f"changed; {advice}, and try again."
     )
@@ -78,3 +85,42 @@ def digest(x: np.ndarray, *, header: str = "") -> str:
     found = hashlib.sha256(header.encode())
     found.update(np.ascontiguousarray(x).data)
     return found.hexdigest()
+
+
+_BLANK = "0" * 64  # in place of a digest, while it is computed
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a safetensors file with the keys of its header in order, and a digest of all other bytes.
+
+    Equal content is equal bytes. That there is a digest is said twice: whichever byte is altered, it
+    is missed or does not fit.
+    """
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] |= {"digest": _BLANK, "digested": "sha256"}
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)
+    blank = struct.pack("<Q", len(text)) + text + data[8 + size :]
+    return _with_digest(blank, _BLANK, hashlib.sha256(blank).hexdigest())
+
+
+def check_seal(path: str | os.PathLike[str]) -> None:
+    """Raise if a safetensors file is not what `sealed` made of it; those of older versions have no digest."""
+    with open(path, "rb") as file:
+        length = file.read(8)
+        text = file.read(min(int.from_bytes(length, "little"), os.fstat(file.fileno()).st_size))
+        header = json.loads(text)
+        notes = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+        if not isinstance(notes, dict) or not {"digest", "digested"} & notes.keys():
+            return
+        said = str(notes.get("digest"))
+        found = hashlib.sha256(length + _with_digest(text, said, _BLANK))
+        while piece := file.read(2**20):
+            found.update(piece)
+    if found.hexdigest() != said:
+        raise ValueError("its content is not what was written")
+
+
+def _with_digest(data: bytes, old: str, new: str) -> bytes:
+    return data.replace(f'"digest": "{old}"'.encode(), f'"digest": "{new}"'.encode(), 1)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from .baselines import DDPM  # noqa: F401  # files may hold rivals: importing their room makes them known
 from .errors import UNREADABLE, UserError
+from .files import check_seal
 from .models import AbstractModel
 from .priors import AbstractPrior
 from .serialisation import FORMAT, restore
@@ -30,6 +31,7 @@ def read(path: str | os.PathLike[str]) -> Any:
     if not path.is_file():
         raise UserError(f"there is no model at {path}; give a run folder or a .safetensors file.")
     try:
+        check_seal(path)
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
@@ -61,6 +63,7 @@ def read(path: str | os.PathLike[str]) -> Any:
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings, and what else was recorded with them, in the header of a model file."""
     try:
+        check_seal(path)
         with safe_open(path, framework="numpy") as file:
             found = json.loads((file.metadata() or {}).get("config", "{}"))
     except (SafetensorError, *UNREADABLE) as error:

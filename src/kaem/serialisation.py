@@ -8,7 +8,6 @@ classes files may hold (`know`); `kaem.register` adds those of users.
 import dataclasses
 import json
 import os
-import struct
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, get_args
@@ -20,7 +19,7 @@ import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from .errors import UserError
-from .files import write_atomically
+from .files import sealed, write_atomically
 from .methods import assembled
 
 FORMAT = "kaem-model-1"
@@ -180,15 +179,7 @@ def save(
     header["structure"] = json.dumps(_describe(thing.trainable(), name, arrays))
     if config is not None:
         header["config"] = json.dumps(config)
-    write_atomically(path, _sorted_header(to_bytes(arrays, header)))
-
-
-def _sorted_header(data: bytes) -> bytes:
-    """The same file with its header's keys in order: equal models are equal bytes."""
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)
-    return struct.pack("<Q", len(header)) + header + data[8 + size :]
+    write_atomically(path, sealed(to_bytes(arrays, header)))
 
 
 def restore(structure: str, read: Callable[[str], np.ndarray]) -> Any:

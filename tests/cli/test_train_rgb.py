@@ -11,6 +11,7 @@ from kaem import load
 from kaem.cli import main
 from kaem.runs.folder import RunFolder
 from kaem.settings import merge
+from kaem.training.loop import Boundary
 from support.chains import SMALL, THERMO, coloured
 from support.commands import kaem
 
@@ -34,7 +35,7 @@ def test_photographs_of_any_size_train_an_rgb_preset(tmp_path, capsys, monkeypat
     photos = folder(tmp_path / "photos", sizes)
     # Compiling is not what is tested.
     module = importlib.import_module("kaem.runs.planning")
-    monkeypatch.setattr(module, "updates", lambda state, x, plan: iter([None, None]))
+    monkeypatch.setattr(module, "updates", lambda state, x, plan: iter([Boundary(state, {})] * 2))
     assert main(["train", "svhn-paper", "--data", photos, "--dry-run", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["data"]["shape"] == [60, 32, 32, 3]

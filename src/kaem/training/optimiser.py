@@ -1,6 +1,6 @@
 """Adam with a rate for the prior and one for everything else, and running means of the weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -47,6 +47,11 @@ class Adam:
             raise ValueError(
                 f"optimiser.average must be at least 0 and less than 1, such as 0.999, got {self.average}."
             )
+
+    def slowed(self, share: float) -> "Adam":
+        """Return the same with a share of both learning rates."""
+        prior, generator = self.prior_rate * share, self.generator_rate * share
+        return replace(self, prior_rate=prior, generator_rate=generator)
 
     def rate(self, peak: float, steps: int) -> optax.Schedule | float:
         """Return a rate as a function of the updates made, of a run of so many `steps`."""
