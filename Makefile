@@ -16,9 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Trains once; run again, it continues an unfinished run or just shows where the results are.
 demo: $(STAMP)
-	@if [ -f $(DEMO)/report.html ]; then echo "$(DEMO) is already trained; remove it to train again."; \
-	elif [ -f $(DEMO)/config.json ]; then $(BIN)/kaem train quickstart --out $(DEMO) --resume; \
-	else $(BIN)/kaem train quickstart --out $(DEMO); fi
+	$(BIN)/kaem train quickstart --out $(DEMO) --resume auto
 	@echo "Open $(DEMO)/report.html, $(DEMO)/figures/samples.png and $(DEMO)/figures/densities.png"
 
 test: $(STAMP)

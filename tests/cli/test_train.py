@@ -120,26 +120,78 @@ def test_wrong_shape_for_a_run_is_refused(trained, capsys, tmp_path):
     assert "data differs" in capsys.readouterr().err
 
 
-def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "full"
-    real, calls = os.fsync, []
+def failing(function, number, code):
+    """Return the function, whose calls fail with an error of the system from the one of this number on."""
+    calls = []
 
-    def sometimes_full(descriptor):
-        calls.append(descriptor)
-        # The first writes are config.json, samples, checkpoint and model of step 10.
-        if len(calls) > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
+    def call(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) >= number:
+            raise OSError(code, os.strerror(code))
+        return function(*arguments, **named)
 
-    monkeypatch.setattr(os, "fsync", sometimes_full)
-    assert main(["train", "digits-kan", "--steps", "30", "--out", str(out), *SETTINGS]) == 2
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "numbers"),
+    [
+        (
+            "fsync",
+            errno.ENOSPC,
+            range(1, 8),
+        ),  # config, samples, checkpoint and model of step 10, ...
+        ("replace", errno.EDQUOT, range(2, 6)),
+    ],
+)
+def test_a_full_disk_loses_nothing_that_was_saved(
+    trained, tmp_path, monkeypatch, capsys, name, code, numbers
+):
+    """Whichever write fails, first: the message says how to go on, and going on gives the same bytes."""
+    for number in numbers:
+        out = tmp_path / f"full-{number}"
+        command = ["train", "digits-kan", "--steps", "20", "--out", str(out), *SETTINGS]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing(getattr(os, name), number, code))
+            assert main([*command, "--resume", "auto"]) == 2
+        message = capsys.readouterr().err
+        assert os.strerror(code) in message
+        assert "Traceback" not in message
+        assert not [p for p in out.rglob("*") if ".tmp" in p.name]
+        assert out.exists() == (number > 1)
+        if out.exists():
+            kept = [p.name for p in (out / "checkpoints").glob("0*")]
+            reached = int(max(kept, default="0"))
+            assert f"--out {out} --resume` goes on from step {reached}" in message
+        assert main([*command, "--resume", "auto"]) == 0
+        model, whole = (folder / "model.safetensors" for folder in (out, trained))
+        assert model.read_bytes() == whole.read_bytes()
+
+
+def test_a_history_that_cannot_be_written_is_named(trained, tmp_path, monkeypatch, capsys):
+    """Where a line is cut off, it is written again."""
+    out = tmp_path / "run"
+    command = ["train", "digits-kan", "--steps", "20", "--out", str(out), *SETTINGS]
+    real = RunFolder.log
+
+    def log(self, record):
+        if record["step"] < 15:
+            return real(self, record)
+        with open(self.history_file, "a") as file:
+            file.write('{"step": 15, "sec')
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", failing(open, 1, errno.ENOSPC))
+            return real(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "log", log)
+        assert main(command) == 2
     message = capsys.readouterr().err
-    assert "No space left on device" in message
-    assert "Traceback" not in message
-    monkeypatch.setattr(os, "fsync", real)
-    assert not [p for p in out.rglob("*") if ".tmp" in p.name]
-    assert main(["train", "digits-kan", "--out", str(out), "--resume", "--no-report"]) == 0
-    assert RunFolder(out).history()[-1]["step"] == 30
+    assert f"could not write {out / 'history.jsonl'}: No space left on device" in message
+    assert "goes on from step 10" in message
+    assert main([*command, "--resume", "auto"]) == 0
+    assert [r["step"] for r in RunFolder(out).history()] == [5, 10, 15, 20]
+    assert (out / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path):

@@ -1,7 +1,8 @@
 """The command line: `kaem VERB ... [--json]`.
 
-Exit codes: 0 done, 2 a user's mistake (one paragraph on standard error, no traceback), 130
-interrupted. One module per verb, imported when used; parsing imports nothing heavy.
+Exit codes: 0 done, 2 a user's mistake (one paragraph on standard error, no traceback), 75 stopped in
+good order, to be run again, 130 stopped at once. One module per verb, imported when used; parsing
+imports nothing heavy.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..cache import keep_compiled_programs
 from ..errors import UserError
+from .stopping import AGAIN, AT_ONCE, Stopped, stoppable
 
 
 class Verb(NamedTuple):
@@ -83,9 +85,9 @@ def _leaves(sub: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def _exit_code(result: dict[str, Any]) -> int:
-    """130 for an interrupted run, 2 where `data check` found something bad."""
+    """75 for an interrupted run, 2 where `data check` found something bad."""
     if result.get("interrupted"):
-        return 130
+        return AGAIN
     entries = (value for value in result.values() if isinstance(value, dict))
     return 2 if any(entry.get("status") == "bad" for entry in entries) else 0
 
@@ -93,6 +95,18 @@ def _exit_code(result: dict[str, Any]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        with stoppable():
+            return _run(arguments)
+    except Stopped:
+        print("kaem: stopped; run it again to go on", file=sys.stderr)
+        return AGAIN
+    except KeyboardInterrupt:
+        print("kaem: stopped at once", file=sys.stderr)
+        return AT_ONCE
+
+
+def _run(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments)
         for name, value in vars(options).items():
@@ -120,9 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except OSError as error:
         # A full disk, a missing permission: theirs to fix. Files are written atomically.
         place = f" ({error.filename})" if error.filename else ""

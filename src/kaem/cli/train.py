@@ -6,6 +6,7 @@ from typing import Any
 
 from .options import FLAG, NUMBER, list_in_help, seed
 from .progress import progress, say
+from .stopping import Stopped
 
 
 def configure(parser: Any) -> None:
@@ -26,8 +27,18 @@ def configure(parser: Any) -> None:
     add("--seed", type=seed, metavar="N", help="training.seed")
     add("--out", metavar="RUN", help="the run folder (default runs/WHAT)")
     add("--no-report", **FLAG, help="leave out the figures and the report at the end")
-    add("--resume", **FLAG, help="continue the run in --out")
+    further = "continue the run in --out; `auto` starts it, or finds it finished, too"
+    add(
+        "--resume", nargs="?", type=_resume, const=True, default=False, metavar="auto", help=further
+    )
     add("--dry-run", **FLAG, help="show shapes, sizes and speed; write nothing")
+
+
+def _resume(text: str) -> str:
+    if text != "auto":
+        expected = "--resume stands alone or before the word auto, and WHAT comes first"
+        raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
+    return text
 
 
 def _names() -> dict[str, str]:
@@ -62,7 +73,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from .. import runs
 
     if options.dry_run:
-        plan = runs.dry_run(options.what, out if options.resume else None, say=say, **changes)
+        continued = out if options.resume is True else None
+        plan = runs.dry_run(options.what, continued, say=say, **changes)
         if not options.json:
             print(runs.render(plan))
         return plan
@@ -70,22 +82,35 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         outcome = runs.train(options.what, out, resume=options.resume, watcher=watcher, **changes)
     facts = ("step", "interrupted", "seconds", "updates_per_second", "metrics")
     result = {"run": str(out)} | {name: getattr(outcome, name) for name in facts}
-    if outcome.interrupted:
-        say(
-            f"stopped at step {outcome.step}; continue with "
-            f"`kaem train {options.what} --out {out} --resume`"
-        )
+    written = []
+    if not outcome.interrupted:
+        try:
+            written = _reported(outcome.run, not options.no_report)
+        except Stopped:
+            result["interrupted"] = True
+    if result["interrupted"]:
+        own = f"`kaem train {options.what} --out {out} --resume`"
+        again = "the same command" if options.resume == "auto" else own
+        say(f"stopped at step {outcome.step}; continue with {again}")
         return result
-    written = [outcome.run.model_file]
-    if not options.no_report:
-        from ..interpret.report import report
-
-        written = report(outcome.run, say=say)
     result["files"] = [str(path) for path in written]
     if not options.json:
         rate = outcome.updates_per_second
         speed = f" ({rate:.1f} updates/s)" if rate else ""
-        print(f"trained to step {outcome.step} in {outcome.seconds:.0f} s{speed}. Look at:")
+        time = f" in {outcome.seconds:.0f} s{speed}" if outcome.seconds else ""
+        print(f"trained to step {outcome.step}{time}. Look at:")
         for path in written:
             print(f"  {path}")
     return result
+
+
+def _reported(run: Any, wanted: bool) -> list[Path]:
+    """Return what to look at, with the report written if it is not of the model that is there now."""
+    page, model = run.report_file, run.model_file
+    if not wanted:
+        return [model]
+    if page.is_file() and page.stat().st_mtime_ns >= model.stat().st_mtime_ns:
+        return [model, page]
+    from ..interpret.report import report
+
+    return report(run, say=say)

@@ -34,7 +34,7 @@ def report(
     come from, if not from the run's own data; `say` is told what is being done.
     """
     run = RunFolder.open(run)
-    path = checked_output(output or run.path / "report.html", ".html")
+    path = checked_output(output or run.report_file, ".html")
     run.check_folders()
     measured = _metrics(run, say)
     gallery = Gallery(run, source=data)

@@ -6,7 +6,8 @@ from .folder import RunFolder
 from .planning import dry_run, render
 from .resolve import settings_of
 from .sampling import draws, sample
-from .training import Outcome, Watcher, train
+from .session import Outcome, Watcher
+from .training import train
 
 __all__ = [
     "Outcome",

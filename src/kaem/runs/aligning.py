@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 
 import jax
 
@@ -16,6 +15,7 @@ from ..priors.alignment import judged, mean_log_prob
 from ..serialisation import save
 from ..settings import Settings, merge, taken_over
 from .folder import RunFolder, identity
+from .locking import writing
 from .training import refuse_existing
 
 _CHAINS = (
@@ -51,10 +51,23 @@ def align(
     **Arguments:** `examples` is how many are inferred: all by an encoder, 2,000 where chains have to;
     `data` is where the run's data are now; `say` hears of what is done.
     """
-    run, path = RunFolder.open(run), Path(out)
-    refuse_existing(path)
+    run, target = RunFolder.open(run), RunFolder(out)
+    refuse_existing(target.path)
     if examples is not None and examples < 20:
         raise UserError(f"--examples must be at least 20, got {examples}.")
+    with writing(target):
+        refuse_existing(target.path)
+        return _aligned(run, target, examples, data, seed, say)
+
+
+def _aligned(
+    run: RunFolder,
+    target: RunFolder,
+    examples: int | None,
+    data: str | None,
+    seed: int,
+    say: Callable[[str], None],
+) -> Alignment:
     model = read(run.model_file).readable("alignment").trainable()
     limit = examples if examples is not None else None if model.encoder else _CHAINS
     x = run.data(data, "train", limit, say)
@@ -75,9 +88,8 @@ def align(
             f"likely (log p {after:.2f}, as it is {before:.2f}). The prior is where the latents are, or "
             "they are too few to tell; give more with --examples or --data."
         )
-    new = moved.folded().ordered()
-    _write(run, RunFolder(path), new)
-    return Alignment(RunFolder(path), len(x), before, after)
+    _write(run, target, moved.folded().ordered())
+    return Alignment(target, len(x), before, after)
 
 
 def _write(source: RunFolder, target: RunFolder, model: object) -> None:

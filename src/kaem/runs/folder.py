@@ -12,7 +12,7 @@ import numpy as np
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..errors import UNREADABLE, UserError
-from ..files import parse_json, read_json, sha256
+from ..files import not_written, parse_json, read_json, sha256, write_atomically
 from ..loading import load, read_config
 from ..settings import Settings
 
@@ -33,6 +33,8 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples"
         self.figures = self.path / "figures"
+        self.report_file = self.path / "report.html"
+        self.lock_file = self.path / ".lock"  # while a process writes here
 
     @property
     def own(self) -> set[Path]:
@@ -134,6 +136,19 @@ class RunFolder:
                 ) from error
             records.append(record)
         return records
+
+    def log(self, record: dict[str, float]) -> None:
+        """Add a logged step to the history."""
+        try:
+            with open(self.history_file, "a", encoding="utf8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise not_written(self.history_file, error) from error
+
+    def cut_history(self, step: int) -> None:
+        """Remove what was logged after `step`, and a line that was cut off by a kill."""
+        kept = [json.dumps(record) + "\n" for record in self.history() if record["step"] <= step]
+        write_atomically(self.history_file, "".join(kept).encode())
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the `details` of `metrics.json`: everything that was measured, by name."""

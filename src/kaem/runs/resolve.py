@@ -1,5 +1,6 @@
 """From what a user asks for to the settings of a run."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -106,12 +107,7 @@ def resumed_settings(
     **others: Any,
 ) -> Settings:
     """Return the settings of a run to continue; only its length and the data's place may change."""
-    recorded = run.record()["what"]
-    if recorded != what:
-        raise UserError(
-            f"{run.path} is a run of {recorded!r}, not of {what!r}: continue it with `kaem train "
-            f"{recorded} --out {run.path} --resume`, or choose another folder with --out."
-        )
+    _check_what(run, what)
     if any(value is not None and value is not False and value != [] for value in others.values()):
         raise UserError(
             "--resume continues a run with its own settings; leave out --set, --config, --seed, "
@@ -127,3 +123,42 @@ def resumed_settings(
         place = str(Path(data).resolve()) if Path(data).exists() else str(data)
         settings = replace(settings, data=replace(settings.data, name=place))
     return settings
+
+
+def repeated_settings(run: RunFolder, what: str, **changes: Any) -> Settings:
+    """Return the settings of a run that is asked for again; only its length may be another, and not less."""
+    _check_what(run, what)
+    asked, own = settings_of(what, **changes), run.settings()
+    theirs, ours = (_flat(settings) for settings in (asked, own))
+    if asked.training.steps > own.training.steps:
+        own = replace(own, training=asked.training)
+        ours["training.steps"] = theirs["training.steps"]
+    absent = "nothing"
+    differences = [
+        f"  {name}: run has {ours.get(name, absent)}, command says {theirs.get(name, absent)}"
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    ]
+    if differences:
+        raise UserError(
+            f"{run.path} is a run with other settings than these:\n"
+            + "\n".join(differences)
+            + "\nLeave out what differs (or continue the run as it is with --resume), or choose another "
+            "folder with --out."
+        )
+    return own
+
+
+def _flat(settings: Settings) -> dict[str, str]:
+    """Return every setting as text, by section and name."""
+    sections = settings.to_dict().items()
+    return {f"{s}.{name}": json.dumps(value) for s, vs in sections for name, value in vs.items()}
+
+
+def _check_what(run: RunFolder, what: str) -> None:
+    recorded = run.record()["what"]
+    if recorded != what:
+        raise UserError(
+            f"{run.path} is a run of {recorded!r}, not of {what!r}: continue it with `kaem train "
+            f"{recorded} --out {run.path} --resume`, or choose another folder with --out."
+        )

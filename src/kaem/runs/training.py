@@ -2,31 +2,28 @@
 
 import json
 import platform
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from ..data import load as load_data
 from ..data.checks import trainable_on
-from ..data.sheets import is_image, sample_sheet, save_png
 from ..errors import UserError
 from ..files import digest, write_atomically
 from ..loading import read
 from ..serialisation import save
 from ..settings import Settings
-from ..training import TrainingDiverged, checkpoint
-from ..training.loop import State, initial_state, updates
+from ..training import checkpoint
+from ..training.loop import State, initial_state
 from .folder import Report, RunFolder, identity
-from .resolve import resumed_settings, settings_of
+from .locking import writing
+from .resolve import repeated_settings, resumed_settings, settings_of
+from .session import Outcome, Session, Watcher
 
 
 def data_and_model(
@@ -39,16 +36,21 @@ def data_and_model(
     d = settings.data
     options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
     x = load_data(d.name, d.key, **options, say=say)
-    begun = start is not None and start.is_file()
-    model = read(start) if begun else settings.model(x.shape[1:])  # type: ignore[arg-type]
+    model = first_model(settings, x.shape[1:], start)
     size = settings.training.batch_size
     trainable_on(x, d.name, batch_size=size, output=model.output, shape=model.data_shape)
     return x, model
 
 
+def first_model(settings: Settings, shape: tuple[int, ...], start: Path | None = None) -> Any:
+    """Return what training begins with: the model of the file `start`, if it is there, or of the settings."""
+    return read(start) if start is not None and start.is_file() else settings.model(shape)
+
+
 def refuse_existing(path: Path) -> None:
-    """Raise if anything is at `path`, save what a kill may leave of a first write."""
-    if path.is_dir() and all(p.name.endswith(".tmp") for p in path.iterdir()):
+    """Raise if anything is at `path`, save what a kill may leave before a run is recorded."""
+    left = {RunFolder(path).lock_file, RunFolder(path).start_file}
+    if path.is_dir() and all(p in left or p.name.endswith(".tmp") for p in path.iterdir()):
         return
     if path.exists():
         raise UserError(
@@ -63,7 +65,6 @@ def start(run: RunFolder, what: str, settings: Settings, model: Any, data: dict[
     What the run starts from is kept in it: resuming needs no other folder.
     """
     refuse_existing(run.path)
-    settings.learner().check(model)
     if settings.starts_from_files:
         save(model, run.start_file)
     record = {
@@ -92,9 +93,10 @@ def _resumed(
     run.check_model()
     state, notes = checkpoint.read(run.checkpoints, state, record.get("run"))
     reached = run.step()
-    if reached > max(state.step, last if state.step else 0):
+    found = bool(checkpoint.steps(run.checkpoints))
+    if reached > max(state.step, last if found else 0):
         has = "no checkpoint to go on from"
-        if state.step:
+        if found:
             has = f"none newer than of step {state.step}, and {last} steps end before it"
         raise UserError(
             f"{run.path} holds a model of step {reached}, but {has}: going on would overwrite it with "
@@ -110,8 +112,7 @@ def _resumed(
             "will not be bit for bit what it would have been "
             f"(JAX_NUM_CPU_DEVICES={devices} restores it)"
         )
-    kept = [json.dumps(r) + "\n" for r in run.history() if r["step"] <= state.step]
-    write_atomically(run.history_file, "".join(kept).encode())
+    run.cut_history(state.step)
     if state.step > last:
         raise UserError(f"{run.path} is already at step {state.step}, beyond {last} steps.")
     record["settings"] = settings.to_dict()
@@ -119,148 +120,82 @@ def _resumed(
     return state, notes
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C (or SIGTERM) within only raise a flag; the second interrupts at once."""
-    pressed = False
-
-    def handler(signum: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    try:
-        previous = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: signals are somebody else's
-        previous = {}
-    try:
-        yield lambda: pressed
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How training ended: where, at which step, whether by Ctrl-C, how fast, and the last metrics."""
-
-    run: RunFolder
-    step: int
-    interrupted: bool
-    seconds: float
-    updates_per_second: float | None  # None if nothing was timed after compiling
-    metrics: dict[str, float]
-
-
-class Watcher:
-    """What training tells those who watch it: override what you want to hear."""
-
-    def begin(self, step: int, total: int) -> None:
-        """Called before the first update, with the step to start from and the last one."""
-
-    def log(self, step: int, metrics: dict[str, float], speed: float | None) -> None:
-        """Called at every log step, with the updates for each second once that is known."""
-
-    def say(self, message: str) -> None:
-        """Called with a sentence about what was noticed or done."""
-
-
 def train(
     what: str | PathLike[str],
     out: str | PathLike[str] | None = None,
     *,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     watcher: Watcher | None = None,
     **changes: Any,
 ) -> Outcome:
     """Train a preset, or a model of one's own data, into the run folder `out`; return how it ended.
 
     **Arguments:** `what` is the name of a preset, the path of data, or with `finetune` that of a run;
-    `out` is `runs/WHAT` by default; `resume` continues the run there. `changes` are those of
-    `kaem.settings_of`: `data`, `config`, `set`, `prior_from`, `freeze_prior`, `finetune`, `steps` and
-    `seed`. Ctrl-C, or SIGTERM, ends training in good order, with a checkpoint.
+    `out` is `runs/WHAT` by default; `resume` continues the run there, or with `"auto"` starts it,
+    continues it or finds it finished, whichever is due. `changes` are those of `kaem.settings_of`:
+    `data`, `config`, `set`, `prior_from`, `freeze_prior`, `finetune`, `steps` and `seed`. Ctrl-C, or
+    SIGTERM, ends training in good order, with a checkpoint.
     """
     watcher, what = watcher or Watcher(), fspath(what)
+    if resume not in (False, True, "auto"):
+        raise UserError(f'resume must be True, False or "auto", got {resume!r}.')
     path = Path(out) if out is not None else Path("runs") / Path(what).stem
-    run = RunFolder.open(path) if resume else RunFolder(path)
-    if not resume:
-        refuse_existing(path)
-    settings = resumed_settings(run, what, **changes) if resume else settings_of(what, **changes)
-    x, model = data_and_model(settings, run.start_file, watcher.say)
-    data = {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest(x)}
-    if not resume:
-        start(run, what, settings, model, data)
+    run = RunFolder.open(path) if resume is True else RunFolder(path)
+    if resume is True or (resume and run.config_file.is_file()):
+        with writing(run):
+            settled = resumed_settings if resume is True else repeated_settings
+            return _continued(run, settled(run, what, **changes), resume == "auto", watcher)
+    refuse_existing(path)
+    settings = settings_of(what, **changes)
+    x, model = data_and_model(settings, say=watcher.say)
+    settings.learner().check(model)
+    with writing(run):
+        start(run, what, settings, model, _fingerprint(x))
+        run.check_folders()
         watcher.say(
             f"training {what} on {len(x)} examples of shape {x.shape[1:]} into {path}; compiling first"
         )
-    return _trained(run, settings, model, x, data, resume, watcher)
+        session = _session(run, settings, x, watcher)
+        watcher.begin(0, settings.training.steps)
+        return session.train(initial_state(model, settings.plan(), len(x)))
 
 
-def _trained(
-    run: RunFolder,
-    settings: Settings,
-    model: Any,
-    x: np.ndarray,
-    data: dict[str, Any],
-    resume: bool,
-    watcher: Watcher,
-) -> Outcome:
-    """Train into `run` until the last step or Ctrl-C, leaving a model and a checkpoint behind."""
+def _continued(run: RunFolder, settings: Settings, may_be_done: bool, watcher: Watcher) -> Outcome:
+    """Train an existing run to its end, if it is not there yet."""
+    if may_be_done and _is_finished(run, settings.training.steps):
+        watcher.say(f"{run.path} is trained already, to step {settings.training.steps}")
+        last = dict(run.history()[-1]) if run.history() else {}
+        metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
+        return Outcome(run, settings.training.steps, False, 0.0, None, metrics)
+    x, model = data_and_model(settings, run.start_file, watcher.say)
     run.check_folders()
-    t, plan = settings.training, settings.plan()
-    state = initial_state(model, plan, len(x))
-    if resume:
-        state, notes = _resumed(run, settings, state, data)
-        for note in notes:
-            watcher.say(note)
-        watcher.say(f"resuming {run.path} at step {state.step} of {t.steps}")
-    watcher.begin(state.step, t.steps)
-    # No times or places: the same settings, data and seed give the same bytes.
-    made_by, own = {"settings": settings.to_dict(), "data": data}, run.record().get("run")
-    if own is not None:
-        made_by["run"] = own
-    reached = run.step() if resume else 0
-    metrics: dict[str, float] = {}
-    began = mark = time.perf_counter()
-    first = warm = state.step
-    speed: float | None = None
-    stopped = False
+    state = initial_state(model, settings.plan(), len(x))
+    state, notes = _resumed(run, settings, state, _fingerprint(x))
+    for note in notes:
+        watcher.say(note)
+    watcher.say(f"resuming {run.path} at step {state.step} of {settings.training.steps}")
+    session = _session(run, settings, x, watcher)
+    watcher.begin(state.step, settings.training.steps)
+    return session.train(state)
 
-    def keep(state: State) -> None:
-        checkpoint.write(run.checkpoints, state, t.keep_checkpoints, own)
-        if state.step >= reached:  # never an earlier model over a later one
-            save(plan.finished(state.best), run.model_file, made_by | {"step": state.step})
 
+def _is_finished(run: RunFolder, steps: int) -> bool:
+    """Return whether the model of the last step is there, and as it was written."""
+    run.check_model()
     try:
-        with interruptible() as interrupted, open(run.history_file, "a", encoding="utf8") as log:
-            for boundary in updates(state, x, plan):
-                state = boundary.state
-                if state.step % t.sample_every == 0 and is_image(x.shape[1:]):
-                    images = state.best.sample(jax.random.key(t.seed), 64)
-                    save_png(run.samples / f"{state.step:08d}.png", sample_sheet(images))
-                if boundary.metrics is None:
-                    continue
-                metrics, now = boundary.metrics, time.perf_counter()
-                for note in boundary.notes:
-                    watcher.say(note)
-                if warm == first:  # the first window compiles
-                    mark, warm = now, state.step
-                else:
-                    speed = (state.step - warm) / (now - mark)
-                record = {"step": state.step, "seconds": round(now - began, 3), **metrics}
-                log.write(json.dumps(record) + "\n")
-                log.flush()
-                watcher.log(state.step, metrics, speed)
-                stopped = interrupted() and state.step < t.steps
-                if stopped or state.step % t.checkpoint_every == 0 or state.step == t.steps:
-                    keep(state)
-                if stopped:
-                    break
-    except TrainingDiverged as error:
-        keep(error.state)
-        raise
-    if not run.model_file.is_file() or first == state.step:
-        keep(state)
-    seconds = time.perf_counter() - began
-    return Outcome(run, state.step, stopped, seconds, speed, metrics)
+        read(run.model_file)
+    except UserError:
+        return False
+    return run.step() == steps
+
+
+def _session(run: RunFolder, settings: Settings, x: np.ndarray, watcher: Watcher) -> Session:
+    def begin() -> State:  # anew: what training began with may have been overwritten in memory
+        model = first_model(settings, x.shape[1:], run.start_file)
+        return initial_state(model, settings.plan(), len(x))
+
+    return Session(run, settings, x, begin, watcher)
+
+
+def _fingerprint(x: np.ndarray) -> dict[str, Any]:
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest(x)}
