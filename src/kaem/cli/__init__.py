@@ -127,5 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A full disk, a missing permission: theirs to fix. Files are written atomically.
         place = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror or error}{place}; earlier files are unchanged."
-    print(f"kaem: {message}", file=sys.stderr)
+    # Names and texts of files are shown, and may hold what a terminal obeys.
+    plain = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in message)
+    print(f"kaem: {plain}", file=sys.stderr)
     return 2
