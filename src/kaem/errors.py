@@ -15,5 +15,10 @@ def brief(value: object, most: int = 80) -> str:
     return f"{text[:most]}..." if long else text
 
 
+def printable(text: str) -> str:
+    """Return text without what a terminal would obey: names and texts of files may hold anything."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
 # What reading a damaged JSON or TOML file raises; the last where it is nested too deeply.
 UNREADABLE = (OSError, ValueError, RecursionError)

@@ -83,7 +83,7 @@ def test_an_array_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 10), np.uint8))
     assert load(str(tmp_path / "a.npz")).shape == (1000, 10)
     monkeypatch.setattr(arrays, "_MAX_BYTES", 5000)
-    with pytest.raises(UserError, match=r"unpacked, x has .* expected at most"):
+    with pytest.raises(UserError, match=r"unpacked it would take .* expected at most"):
         load(str(tmp_path / "a.npz"))
 
 

@@ -29,17 +29,22 @@ class Result:
     megabytes: int = 0
 
 
+def environment() -> dict[str, str]:
+    """Return the variables of a child, which imports this tree."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    return os.environ | _ENVIRONMENT | {"PYTHONPATH": path}
+
+
 def fuzz(name: str, cases: int, folder: Path, seed: int = 0) -> Result:
     """Open hostile files and `cases` mutations with one target; what fails is kept in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     report, first, result = folder / "report.jsonl", 0, Result()
     report.unlink(missing_ok=True)
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     while True:
         command = [sys.executable, "-m", "fuzz.sandbox", name, str(folder), str(first), str(cases)]
         child = subprocess.run(
             [*command, str(seed)],
-            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": path},
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             check=False,

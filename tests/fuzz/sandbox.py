@@ -1,5 +1,6 @@
 """One process that opens hostile files, and notices whatever but a `UserError` comes of it."""
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -121,6 +122,9 @@ def run(target: Any, folder: Path, cases: range, seed: int, tell: Callable[..., 
     watch = prepare(folder)
     path = folder / target.file
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(target.seeds()[0])
+    with contextlib.suppress(Exception):
+        target.open(path)  # imports what it needs
     for number, data in enumerate(target.seeds()):
         path.write_bytes(data)
         outcome, said = attempt(target, path, watch)

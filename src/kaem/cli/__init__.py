@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ..cache import keep_compiled_programs
-from ..errors import UserError
+from ..errors import UserError, printable
 
 
 class Verb(NamedTuple):
@@ -127,7 +127,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A full disk, a missing permission: theirs to fix. Files are written atomically.
         place = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror or error}{place}; earlier files are unchanged."
-    # Names and texts of files are shown, and may hold what a terminal obeys.
-    plain = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in message)
-    print(f"kaem: {plain}", file=sys.stderr)
+    print(f"kaem: {printable(message)}", file=sys.stderr)
     return 2

@@ -28,7 +28,7 @@ def say(message: str) -> None:
     """A line on standard error."""
     # A closed pipe (`kaem train ... 2>&1 | head`) ends the reading, not the training.
     with suppress(BrokenPipeError):
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 class _Plain:

@@ -108,7 +108,7 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
             _check_header(file, size)
             return np.lib.format.read_array(file, allow_pickle=False)
-    except (*DAMAGE, tokenize.TokenError) as error:
+    except (*DAMAGE, SyntaxError, tokenize.TokenError) as error:
         reason = str(error)
         if "Object arrays" in reason:
             reason = "it holds Python objects"

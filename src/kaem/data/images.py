@@ -234,18 +234,18 @@ def _read(
                 check_ratio(int(sizes[0]), int(sizes[1]), _ALWAYS)
             return upright.size, pixels
         except Exception as error:  # what Pillow raises depends on the format and the damage
+            reason = re.sub("<_io.*>", "its content", str(error))[:300]
             raise UserError(
-                f"{path / names[i]} cannot be read as an image "
-                f"({re.sub('<_io.*>', 'its content', str(error))}). Remove or repair it; "
+                f"{path / names[i][:300]} cannot be read as an image ({reason}). Remove or repair it; "
                 f"{i} files before it were fine."
             ) from error
 
     extent, first = decoded(0)
-    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0]})")
+    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0][:300]})")
     _check_memory(str(path), (len(names), *first.shape))
 
     resized = (
-        f"are not {extent[0]} x {extent[1]} pixels like {names[0]}: all are cropped to squares and "
+        f"are not {extent[0]} x {extent[1]} pixels like {names[0][:300]}: all are cropped to squares and "
         f"resized to {options.size} x {options.size}"
     )
 
@@ -253,7 +253,7 @@ def _read(
         size, pixels = decoded(i)
         if size != extent and not options.size:
             raise UserError(
-                f"{path / names[i]} is {size[0]} x {size[1]} pixels, but {path / names[0]} is "
+                f"{path / names[i][:300]} is {size[0]} x {size[1]} pixels, but {path / names[0][:300]} is "
                 f"{extent[0]} x {extent[1]}; images of a data set must have one size. If they belong "
                 "together, `--set data.size=N` crops and resizes each to a square."
             )
@@ -261,7 +261,7 @@ def _read(
             noticed.add((resized, i))
         if pixels.shape[2] != first.shape[2]:
             raise UserError(
-                f"{path / names[i]} is {KINDS[pixels.shape[2]]}, but {path / names[0]} is "
+                f"{path / names[i][:300]} is {KINDS[pixels.shape[2]]}, but {path / names[0][:300]} is "
                 f"{KINDS[first.shape[2]]}; images of a data set must all be grey or all be RGB. "
                 "Convert or remove one kind."
             )
