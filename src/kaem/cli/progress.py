@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..errors import printable
+
 _SHOWN = {
     "log_likelihood": "log p(x|z) {:.1f}",
     "log_prior": "log p(z) {:.1f}",
