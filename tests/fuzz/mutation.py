@@ -35,17 +35,21 @@ def mutated_json(text: bytes, rng: random.Random) -> bytes:
         container, key = rng.choice(places)
         what = rng.randrange(5)
         if what < 2:
-            container[key] = rng.choice(VALUES)
+            container[key] = _copy(rng.choice(VALUES))
         elif what == 2:
             del container[key]
         elif what == 3:
             other, name = rng.choice(places)
-            container[key] = json.loads(json.dumps(other[name]))
+            container[key] = _copy(other[name])
         elif isinstance(container, list):
             container[key:key] = [container[key]] * rng.choice((1, 3, 300))
         else:
             container[rng.choice(("x", "", "kind", "fields", "step"))] = container[key]
     return json.dumps(tree).encode()
+
+
+def _copy(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def _places(tree: Any):

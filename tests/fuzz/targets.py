@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -266,25 +266,30 @@ def _record() -> list[bytes]:
     return [*_config(), (FIXTURES / "run" / "config.json").read_bytes()]
 
 
+@cache
+def _model_of_run() -> Any:
+    from kaem.loading import read
+
+    return read(FIXTURES / "run")
+
+
 def _run(path: Path) -> Any:
     """Everything that is said of a run from its own files."""
     from kaem.cli import main
-    from kaem.interpret.report import training_seconds
-    from kaem.page import score
+    from kaem.interpret import report
+    from kaem.runs import comparing
     from kaem.runs.folder import RunFolder
 
-    for name in ("config.json", "history.jsonl"):
+    for name in ("config.json", "history.jsonl", "model.safetensors"):
         if not (path.parent / name).exists():
             (path.parent / name).write_bytes((FIXTURES / "run" / name).read_bytes())
-    run = RunFolder.open(path.parent)
-    training_seconds(run.history())
-    run.step()
-    for entry in run.metrics().values():
-        score(entry)
     if main(["info", str(path.parent)]) not in (0, 2):
         raise AssertionError("the exit code is neither 0 nor 2")
-    run.settings()
-    return run.record()
+    run, model = RunFolder.open(path.parent), _model_of_run()
+    run.step()
+    report.facts(run, model)
+    report._metrics(run, str)
+    return comparing._entry(run, model, str)
 
 
 def _metrics() -> list[bytes]:
