@@ -142,3 +142,13 @@ def test_a_text_called_npy_is_not_said_to_be_pickled(tmp_path):
     with pytest.raises(UserError, match="it does not begin as one") as refused:
         load(str(tmp_path / "a.npy"))
     assert "pickle" not in str(refused.value)
+
+
+def test_a_flipped_bit_in_an_archive_of_arrays_is_noticed(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((40, 40), np.uint8))
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="CRC"):
+        load(str(path))

@@ -7,6 +7,7 @@ import tarfile
 import tokenize
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
@@ -114,7 +115,7 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
             reason = "it holds Python objects"
         elif "magic string" in reason:
             reason = "it is no array"
-        elif not isinstance(error, ValueError):
+        elif not isinstance(error, (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)):
             reason = "its header does not parse"
         raise ValueError(brief(reason, 200)[1:-1]) from error
 
