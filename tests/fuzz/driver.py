@@ -57,7 +57,7 @@ def fuzz(name: str, cases: int, folder: Path, seed: int = 0) -> Result:
             else []
         )
         numbers = [int(entry["case"]) for entry in done if entry["case"].isdecimal()]
-        kept = _keep(name, folder)
+        kept = _keep(name, folder, len(result.problems))
         tail = child.stderr.decode(errors="replace")[-600:]
         result.problems.append(
             f"{name}: the process ended with {child.returncode} at {kept}: {tail}"
@@ -76,13 +76,13 @@ def fuzz(name: str, cases: int, folder: Path, seed: int = 0) -> Result:
     return result
 
 
-def _keep(name: str, folder: Path) -> str:
+def _keep(name: str, folder: Path, number: int) -> str:
     from .targets import TARGETS
 
     current = folder / "work" / TARGETS[name].file
     if not current.is_file():
         return "no file"
-    kept = folder / f"{name}-ended"
+    kept = folder / f"{name}-ended-{number}"
     shutil.copyfile(current, kept)
     return reproduce(name, str(kept))
 
