@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO ?= runs/demo
+FUZZ ?= 10000
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow fuzz lint docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -24,6 +25,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
+# Damaged files for every reader, FUZZ for each (or some: TARGETS="npz zip"); what fails is in build/fuzz.
+fuzz: $(STAMP)
+	PYTHONPATH=src:tests $(BIN)/python -m fuzz --cases $(FUZZ) $(TARGETS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

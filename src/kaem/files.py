@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,24 @@ def parse_json(text: str) -> Any:
     return json.loads(text, parse_int=_whole)
 
 
+def read_text(path: Path, most: int = 2**24, errors: str = "strict") -> str:
+    """Return the text of a file of at most `most` bytes; raises one of UNREADABLE.
+
+    Of settings and records, a few bytes of text may become a hundred times as many in memory.
+    """
+    if not stat.S_ISREG((found := path.stat()).st_mode):  # reading a pipe may never end
+        raise ValueError("it is not a file")
+    if found.st_size > most:
+        raise ValueError(
+            f"it has {found.st_size / 1e6:,.0f} MB, expected at most {most / 1e6:,.0f}"
+        )
+    return path.read_text("utf8", errors)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a run folder."""
     try:
-        value = parse_json(path.read_text("utf8"))
+        value = parse_json(read_text(path))
     except UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read ({error}). Give a folder made by `kaem train`, or restore the file."

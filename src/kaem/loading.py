@@ -1,8 +1,8 @@
 """Reading models and priors: a `.safetensors` file, or the model of a run folder."""
 
-import json
 import math
 import os
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,43 @@ from safetensors import SafetensorError, safe_open
 
 from .baselines import DDPM  # noqa: F401  # files may hold rivals: importing their room makes them known
 from .errors import UNREADABLE, UserError
-from .files import check_seal
+from .files import check_seal, parse_json
 from .models import AbstractModel
 from .priors import AbstractPrior
 from .serialisation import FORMAT, restore
 
+_MAX_HEADER = 2**23  # bytes; that of a model with a thousand arrays has a tenth
+
 
 def _model_file(path: str | os.PathLike[str]) -> Path:
     return Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+
+
+def _opened(path: str | os.PathLike[str]) -> Any:
+    """Open a `.safetensors` file that is as it was written, with a header no larger than models have."""
+    if not Path(path).is_file():  # reading a pipe may never end
+        raise ValueError("it is not a file")
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > _MAX_HEADER:
+        raise ValueError(
+            f"its header has {size / 1e6:,.0f} MB, expected at most {_MAX_HEADER / 1e6:,.0f}"
+        )
+    check_seal(path)
+    return safe_open(path, framework="numpy")
+
+
+def _once(get: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
+    """Return what reads each array once: one that is named a million times fills any memory."""
+    seen: set[str] = set()
+
+    def read_array(name: str) -> np.ndarray:
+        if name in seen:
+            raise ValueError(f"it has the array {name[:80]} in two places")
+        seen.add(name)
+        return get(name)
+
+    return read_array
 
 
 def read(path: str | os.PathLike[str]) -> Any:
@@ -31,15 +60,14 @@ def read(path: str | os.PathLike[str]) -> Any:
     if not path.is_file():
         raise UserError(f"there is no model at {path}; give a run folder or a .safetensors file.")
     try:
-        check_seal(path)
-        with safe_open(path, framework="numpy") as file:
+        with _opened(path) as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise UserError(
                     f"it is a safetensors file but not a KAEM model (format {header.get('format')!r}, "
                     f"expected {FORMAT!r})."
                 )
-            model = restore(header["structure"], file.get_tensor)
+            model = restore(header["structure"], _once(file.get_tensor))
         if not isinstance(model, AbstractModel | AbstractPrior):
             raise ValueError(f"it holds a {type(model).__name__}")
         _check(model)
@@ -54,7 +82,7 @@ def read(path: str | os.PathLike[str]) -> Any:
             else "Copy it again from where it came from, or save it again"
         )
         raise UserError(
-            f"{path} is not a readable KAEM model ({type(error).__name__}: {error}). It may be "
+            f"{path} is not a readable KAEM model ({type(error).__name__}: {str(error)[:400]}). It may be "
             f"truncated or altered. {remedy}."
         ) from error
     return model
@@ -63,9 +91,8 @@ def read(path: str | os.PathLike[str]) -> Any:
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings, and what else was recorded with them, in the header of a model file."""
     try:
-        check_seal(path)
-        with safe_open(path, framework="numpy") as file:
-            found = json.loads((file.metadata() or {}).get("config", "{}"))
+        with _opened(path) as file:
+            found = parse_json((file.metadata() or {}).get("config", "{}"))
     except (SafetensorError, *UNREADABLE) as error:
         raise UserError(f"{path} has no readable header ({error}).") from error
     return found if isinstance(found, dict) else {}
@@ -106,7 +133,7 @@ def _prepared(thing: Any, path: str | os.PathLike[str]) -> Any:
     """Return a model or a prior ready to sample, with as many cells as its file says, if it can be right."""
     prior = getattr(thing, "prior", thing)
     if getattr(prior, "inverse_transform", None) == "exact":
-        with safe_open(_model_file(path), framework="numpy") as file:
+        with _opened(_model_file(path)) as file:
             text = (file.metadata() or {}).get("cells", "")
         possible = {str(c): c for c in prior.possible_cells()}
         if "cells" in signature(thing.prepared).parameters:

@@ -7,6 +7,7 @@ classes files may hold (`know`); `kaem.register` adds those of users.
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -19,7 +20,7 @@ import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from .errors import UserError
-from .files import sealed, write_atomically
+from .files import parse_json, sealed, write_atomically
 from .methods import assembled
 
 FORMAT = "kaem-model-1"
@@ -139,6 +140,8 @@ def _restore(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return tuple(_restore(item, read) for item in items)
         case {"list": list(items)}:
             return [_restore(item, read) for item in items]
+        case {"value": float(value)} if math.isnan(value):
+            raise ValueError("a number that is NaN")
         case {"value": value} if value is None or isinstance(value, bool | int | float | str):
             return value
         case {"function": str(name)} if name in _FUNCTIONS:
@@ -184,4 +187,4 @@ def save(
 
 def restore(structure: str, read: Callable[[str], np.ndarray]) -> Any:
     """Return what a header describes, with arrays from `read(name)`, or say what is wrong with it."""
-    return _restore(json.loads(structure), read)
+    return _restore(parse_json(structure), read)

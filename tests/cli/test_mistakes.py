@@ -24,6 +24,7 @@ def test_nothing_and_no_number_are_refused(arguments, message, capsys):
 
 def bad_inputs(tmp_path):
     os.mkfifo(tmp_path / "pipe.npy")
+    os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "huge.json").write_text(f'{{"training": {{"steps": 1{"0" * 399}}}}}')
     np.save(tmp_path / "nan.npy", np.full((50, 4), np.nan))
     np.save(tmp_path / "wide.npy", np.full((300, 4), 7.0))
@@ -46,6 +47,7 @@ def bad_inputs(tmp_path):
         ("train", "digits-kan", "--set", "prior.domain=" + "[" * 10_000): "prior.domain must be",
         ("train", "digits-kan", "--config", str(tmp_path / "huge.json")): "has 400 digits",
         ("train", "digits-kan", "--data", str(tmp_path / "pipe.npy")): "a pipe",
+        ("train", "digits-kan", "--config", str(tmp_path / "pipe.toml")): "it is not a file",
         ("train", "digits-kan", "--set", "data.size=1000000000"): "at most 16384",
         ("train", "digits-kan", "--set", "data.size=16000"): "GB in memory",
         ("train", "digits-kan", "--set", "prior.basis=bessel"): "unknown basis",

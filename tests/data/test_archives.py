@@ -141,7 +141,7 @@ def test_zip_files_of_images(tmp_path, monkeypatch):
     write_zip(path, files | {"photos/1.png": files["photos/1.png"][:60]})
     with pytest.raises(UserError, match=r"photos/1\.png cannot be read .* 1 files before"):
         load(str(path))
-    monkeypatch.setattr(images, "_MAX_MEMBER_BYTES", 100)
+    monkeypatch.setattr(images, "_MAX_FILE", 100)
     with pytest.raises(UserError, match="unpacked it would take"):
         load(str(path))
     path.write_bytes(path.read_bytes()[:-30])

@@ -82,8 +82,8 @@ def test_a_header_that_claims_more_than_the_file_has_is_refused(version, tmp_pat
 def test_an_array_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1000, 10), np.uint8))
     assert load(str(tmp_path / "a.npz")).shape == (1000, 10)
-    monkeypatch.setattr(arrays, "_MAX_GIGABYTES", 5e-6)
-    with pytest.raises(UserError, match=r"unpacked, x has .* expected at most"):
+    monkeypatch.setattr(arrays, "_MAX_BYTES", 5000)
+    with pytest.raises(UserError, match=r"unpacked it would take .* expected at most"):
         load(str(tmp_path / "a.npz"))
 
 
@@ -142,3 +142,13 @@ def test_a_text_called_npy_is_not_said_to_be_pickled(tmp_path):
     with pytest.raises(UserError, match="it does not begin as one") as refused:
         load(str(tmp_path / "a.npy"))
     assert "pickle" not in str(refused.value)
+
+
+def test_a_flipped_bit_in_an_archive_of_arrays_is_noticed(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((40, 40), np.uint8))
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="CRC"):
+        load(str(path))

@@ -240,3 +240,20 @@ def test_no_other_format_hides_behind_a_suffix(tmp_path, monkeypatch):
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a\.png cannot be read as an image"):
         load(str(tmp_path))
+
+
+def test_a_file_too_large_for_an_image_is_not_read(tmp_path):
+    with open(tmp_path / "a.png", "wb") as file:
+        file.truncate(2**28 + 1)  # which takes no room on the disk, and would in memory
+    with pytest.raises(UserError, match="it has 268 MB, expected at most 268"):
+        load(str(tmp_path))
+
+
+def test_few_bytes_do_not_become_many_images(tmp_path, monkeypatch):
+    for i in range(4):
+        Image.new("L", (200, 200)).save(tmp_path / f"{i}.png")
+    assert load(str(tmp_path)).shape == (4, 200, 200, 1)
+    monkeypatch.setattr(images, "_ALWAYS", 100_000)
+    with pytest.raises(UserError, match="more than 100 times as much"):
+        load(str(tmp_path))
+    assert load(str(tmp_path), size=8).shape == (4, 8, 8, 1)

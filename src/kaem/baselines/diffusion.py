@@ -25,6 +25,7 @@ from ..models import AbstractModel
 from ..parallel import SPLIT, WHOLE, batch_mesh
 
 SAMPLERS = ("ancestral", "ddim")
+_MOST = 2**20  # times of the schedule
 _TOGETHER = 50  # images denoised at once; more would leave the caches and fill the memory
 
 Denoiser = Callable[[Float[Array, "n ..."], Int[Array, ""]], Float[Array, "n ..."]]
@@ -181,9 +182,10 @@ class DDPM(AbstractModel):
     def __check_init__(self) -> None:
         if self.sampler not in SAMPLERS:
             raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}.")
-        if self.timesteps < 1 or not 0 < self.beta_start <= self.beta_end < 1:
+        ordered = 0 < self.beta_start <= self.beta_end < 1
+        if not 1 <= self.timesteps <= _MOST or not ordered:
             raise ValueError(
-                "diffusion needs timesteps >= 1 and 0 < beta_start <= beta_end < 1, "
+                f"diffusion needs timesteps >= 1 and at most {_MOST}, and 0 < beta_start <= beta_end < 1, "
                 f"got {self.timesteps}, {self.beta_start} and {self.beta_end}."
             )
         if self.sampling_steps is not None and not 1 <= self.sampling_steps <= self.timesteps:

@@ -223,7 +223,7 @@ class ClosedForms(eqx.Module):
 
     def __check_init__(self) -> None:
         q, p = self.shape
-        if sorted(self.order) != list(range(q * p)):
+        if len(self.order) != q * p or sorted(self.order) != list(range(q * p)):
             raise ValueError(f"{len(self.order)} closed forms do not fill {q} x {p} places.")
         if len(self.groups) != len(self.structures):
             raise ValueError(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ..cache import keep_compiled_programs
-from ..errors import UserError
+from ..errors import UserError, printable
 from .stopping import AGAIN, AT_ONCE, Stopped, stoppable
 
 
@@ -138,5 +138,5 @@ def _run(arguments: list[str]) -> int:
         # A full disk, a missing permission: theirs to fix. Files are written atomically.
         place = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror or error}{place}; earlier files are unchanged."
-    print(f"kaem: {message}", file=sys.stderr)
+    print(f"kaem: {printable(message)}", file=sys.stderr)
     return 2

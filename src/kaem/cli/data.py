@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from .progress import say
 
 _LARGE = 10**9  # bytes; of a larger dataset, whole by its checksum, only a sample is decoded
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = {"list": _list, "check": _check, "fetch": _fetch}[options.action](options)
     if not options.json:
         for name, entry in result.items():
-            print(f"{name:<14} {entry['status']:<11} {entry['detail']}")
+            print(f"{name:<14} {entry['status']:<11} {printable(entry['detail'])}")
     return result
 
 

@@ -5,6 +5,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from ..errors import printable
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run folder")
@@ -14,7 +16,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = _run(options.run) if options.run else _machine()
     if not options.json:
         for name, value in result.items():
-            print(f"{name.replace('_', ' '):<14}{_text(value)}")
+            print(f"{name.replace('_', ' '):<14}{printable(_text(value))}")
     return result
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..errors import printable
+
 _SHOWN = {
     "log_likelihood": "log p(x|z) {:.1f}",
     "log_prior": "log p(z) {:.1f}",
@@ -28,7 +30,7 @@ def say(message: str) -> None:
     """A line on standard error."""
     # A closed pipe (`kaem train ... 2>&1 | head`) ends the reading, not the training.
     with suppress(BrokenPipeError):
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 class _Plain:

@@ -10,18 +10,21 @@ import io
 import math
 import os
 import re
-import zipfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from .archives import DAMAGE, check_ratio, open_zip, unpacked
 from .arrays import Split
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -35,7 +38,10 @@ CELEBA_CROP, CELEBA_SIZE = 148, 64
 
 _MAX_GIGABYTES = 16
 _MAX_SIZE = 2**14  # pixels to a side; one image has 800 MB then
-_MAX_MEMBER_BYTES = 2**28  # an image of a zip file; more is damage, or meant to exhaust memory
+# More than these is damage, or meant to exhaust memory: bytes of an image's file, pixels of an image,
+# pixels of those that are decoded at the same time, bytes of what a zip file says that it holds.
+_MAX_FILE, _MAX_PIXELS, _MAX_TOGETHER, _MAX_DIRECTORY = 2**28, 2**26, 2**24, 3 * 2**23
+_ALWAYS = 2**30  # bytes that images may fill, however small their files are
 
 
 # What an image is, in Pillow's words, and what is said of those that are.
@@ -103,23 +109,27 @@ def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]
         names = (os.path.join(top, file) for top, files in tops for file in files)
         plain = (name.replace(os.sep, "/").removeprefix("./") for name in names)
         found = [name for name in image_names(plain) if (path / name).is_file()]  # no pipes
-        yield found, lambda name: (path / name).read_bytes()
+        yield found, lambda name: _whole(path / name)
         return
-    try:
-        archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile, ValueError) as error:
-        raise UserError(
-            f"{path} is not a readable zip file ({error}); it is truncated, damaged or another "
-            "format. Get it again, or point to a folder of images."
-        ) from error
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(open_zip(path, _MAX_DIRECTORY))
+        except DAMAGE as error:
+            raise UserError(
+                f"{path} is not a readable zip file ({error}); it is truncated, damaged or another "
+                "format. Get it again, or point to a folder of images."
+            ) from error
+        yield (
+            image_names(archive.namelist()),
+            lambda name: unpacked(archive, archive.getinfo(name), _MAX_FILE),
+        )
 
-    def content(name: str) -> bytes:
-        if (size := archive.getinfo(name).file_size) > _MAX_MEMBER_BYTES:
-            raise UserError(f"unpacked it would take {size / 1e6:.0f} MB")
-        return archive.read(name)
 
-    with archive:
-        yield image_names(archive.namelist()), content
+def _whole(path: Path) -> bytes:
+    """Return the content of an image's file."""
+    if (size := path.stat().st_size) > _MAX_FILE:
+        raise ValueError(f"it has {size / 1e6:,.0f} MB, expected at most {_MAX_FILE / 1e6:,.0f}")
+    return path.read_bytes()
 
 
 def read_images(path: Path, options: Options) -> np.ndarray:
@@ -179,6 +189,19 @@ def fitted(x: np.ndarray, source: str, options: Options) -> np.ndarray:
     return _filled(shape, resized)
 
 
+def _quiet(read: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Keep Pillow's warnings back: what is wrong is refused here, and what is converted is said."""
+
+    @wraps(read)
+    def quiet(*arguments: Any) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read(*arguments)
+
+    return quiet
+
+
+@_quiet
 def _read(
     path: Path,
     names: list[str],
@@ -191,26 +214,38 @@ def _read(
 
     names = names[: options.limit]
     noticed: set[tuple[str, int]] = set()
+    alone, sizes = Lock(), np.zeros(2, int)  # of all files so far, and of their pixels
 
     def decoded(i: int) -> tuple[tuple[int, int], np.ndarray]:
         try:
-            with Image.open(io.BytesIO(content(names[i])), formats=_FORMATS) as image:
-                noticed.update((what, i) for what, applies in _CONVERTED.items() if applies(image))
-                upright = ImageOps.exif_transpose(image) if _turned(image) else image
-                return upright.size, _pixels(_eight_bit(upright), options.size, crop)
+            data = content(names[i])
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                area = math.prod(image.size)
+                if not 0 < area <= _MAX_PIXELS:
+                    raise ValueError(
+                        f"it has {image.width} x {image.height} pixels, expected 1 to {_MAX_PIXELS:,}"
+                    )
+                with alone if area > _MAX_TOGETHER else nullcontext():
+                    noticed.update((w, i) for w, applies in _CONVERTED.items() if applies(image))
+                    upright = ImageOps.exif_transpose(image) if _turned(image) else image
+                    pixels = _pixels(_eight_bit(upright), options.size, crop)
+            if options.size is None:  # what is resized is as large as was asked for
+                sizes[:] += len(data), pixels.nbytes
+                check_ratio(int(sizes[0]), int(sizes[1]), _ALWAYS)
+            return upright.size, pixels
         except Exception as error:  # what Pillow raises depends on the format and the damage
+            reason = re.sub("<_io.*>", "its content", str(error))[:300]
             raise UserError(
-                f"{path / names[i]} cannot be read as an image "
-                f"({re.sub('<_io.*>', 'its content', str(error))}). Remove or repair it; "
+                f"{path / names[i][:300]} cannot be read as an image ({reason}). Remove or repair it; "
                 f"{i} files before it were fine."
             ) from error
 
     extent, first = decoded(0)
-    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0]})")
+    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0][:300]})")
     _check_memory(str(path), (len(names), *first.shape))
 
     resized = (
-        f"are not {extent[0]} x {extent[1]} pixels like {names[0]}: all are cropped to squares and "
+        f"are not {extent[0]} x {extent[1]} pixels like {names[0][:300]}: all are cropped to squares and "
         f"resized to {options.size} x {options.size}"
     )
 
@@ -218,7 +253,7 @@ def _read(
         size, pixels = decoded(i)
         if size != extent and not options.size:
             raise UserError(
-                f"{path / names[i]} is {size[0]} x {size[1]} pixels, but {path / names[0]} is "
+                f"{path / names[i][:300]} is {size[0]} x {size[1]} pixels, but {path / names[0][:300]} is "
                 f"{extent[0]} x {extent[1]}; images of a data set must have one size. If they belong "
                 "together, `--set data.size=N` crops and resizes each to a square."
             )
@@ -226,7 +261,7 @@ def _read(
             noticed.add((resized, i))
         if pixels.shape[2] != first.shape[2]:
             raise UserError(
-                f"{path / names[i]} is {KINDS[pixels.shape[2]]}, but {path / names[0]} is "
+                f"{path / names[i][:300]} is {KINDS[pixels.shape[2]]}, but {path / names[0][:300]} is "
                 f"{KINDS[first.shape[2]]}; images of a data set must all be grey or all be RGB. "
                 "Convert or remove one kind."
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
+from .archives import DAMAGE, check_ratio
 
 _INT8, _UINT8, _INT32, _UINT32, _MATRIX, _COMPRESSED = 1, 2, 5, 6, 14, 15
 _CLASSES = [
@@ -34,7 +35,8 @@ _CLASSES = [
     "int64",
     "uint64",
 ]
-_HEAD = 1 << 16  # bytes of an array in which its flags, dimensions and name must be
+_HEAD = 256  # bytes that its flags, its dimensions or its name may have
+_MOST = 1000  # arrays in a file
 
 
 def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np.ndarray:
@@ -44,6 +46,8 @@ def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np
         data = path.read_bytes()
         for name, form, shape, body in _arrays(data):
             names.append(name)
+            if len(names) > _MOST:
+                raise ValueError(f"it holds more than {_MOST} arrays")
             if name != key:
                 continue
             if form != "uint8" or len(shape) != 4 or shape[2] not in (1, 3):
@@ -51,17 +55,17 @@ def read_mat(path: Path, key: str | None = None, limit: int | None = None) -> np
                     f"{key} of {path} has shape {shape} and type {form}, expected uint8 images "
                     "[height, width, channels, N]; save other arrays as .npy."
                 )
-            x = np.frombuffer(_numbers(body, shape), np.uint8).reshape(shape, order="F")
+            x = np.frombuffer(_numbers(body, shape, len(data)), np.uint8).reshape(shape, order="F")
             return np.ascontiguousarray(x[..., :limit].transpose(3, 0, 1, 2))
     except UserError:
         raise
-    except (OSError, ValueError, struct.error, zlib.error) as error:
+    except DAMAGE as error:
         raise UserError(
             f"{path} is not a readable MATLAB 5 file ({error}). Delete it and fetch it again; "
             "a file of your own must be saved with `save -v6` or `-v7`, or as .npy."
         ) from error
     raise UserError(
-        f"{path} has no variable {key!r}; it holds {', '.join(names) or 'nothing'}. Say which to "
+        f"{path} has no variable {key!r}; it holds {', '.join(names[:20]) or 'nothing'}. Say which to "
         "use with --set data.key=NAME."
     )
 
@@ -94,10 +98,12 @@ class _Stream:
         """Raise unless what was packed ends here, with the checksum that it should have."""
         if self._unpack is None:
             return
+        padding = 0
         while not self._unpack.eof:
-            padding = self._unpack.decompress(self._rest, 8)
+            found = len(self._unpack.decompress(self._rest, 8))
             self._rest = memoryview(self._unpack.unconsumed_tail)
-            if not padding and not self._unpack.eof:
+            padding += found
+            if padding > 8 or (not found and not self._unpack.eof):
                 raise ValueError("its packed data does not end")
 
     def numbers(self, form: str) -> tuple[int, ...]:
@@ -146,11 +152,12 @@ def _arrays(data: bytes) -> Iterator[tuple[str, str, tuple[int, ...], _Stream]]:
         yield name, _CLASSES[form] if form < len(_CLASSES) else "unknown", shape, stream
 
 
-def _numbers(stream: _Stream, shape: tuple[int, ...]) -> bytes | memoryview:
-    """Return the bytes of an array of this shape, if as many are there."""
+def _numbers(stream: _Stream, shape: tuple[int, ...], packed: int) -> bytes | memoryview:
+    """Return the bytes of an array of this shape, if as many are there, in a file of `packed` bytes."""
     kind, size, small = stream.tag()
     if kind != _UINT8 or size != math.prod(shape) or min(shape) < 1:
         raise ValueError(f"{size} numbers of type {kind} for an array of shape {shape}")
+    check_ratio(packed, size)
     found = small if len(small) else stream.read(size)
     stream.check_end()
     return found

@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from ..files import not_written
+from ..errors import UNREADABLE
+from ..files import not_written, parse_json, read_text
 
 
 def write_together(folder: Path, contents: dict[str, bytes], stale: list[str]) -> None:
@@ -54,9 +54,9 @@ def write_together(folder: Path, contents: dict[str, bytes], stale: list[str]) -
 def stale_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
     """Return what an earlier export left that this one does not write again."""
     try:
-        kept = json.loads((folder / "export.json").read_text("utf8"))["files"]
+        kept = parse_json(read_text(folder / "export.json"))["files"]
         names = [name for name in kept if isinstance(name, str) and Path(name).name == name]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError, *UNREADABLE):
         return []
     stale = {*names, "verification.json"} - {*contents, "export.json"}
     return sorted(name for name in stale if (folder / name).is_file())

@@ -60,8 +60,10 @@ class Lens(eqx.Module):
                 "a lens needs `most` of at least 1 and a positive `coherence`, got "
                 f"{self.most} and {self.coherence}."
             )
-        entries = int(self._rings().max()) + 1
-        if self.transfer.shape != (entries,) or self.mean.shape != self.data_shape:
+        # The mean image first, which is there: rings of a shape that is not would fill any memory.
+        fits = self.mean.shape == self.data_shape
+        entries = int(self._rings().max()) + 1 if fits else 0
+        if self.transfer.shape != (entries,) or not fits:
             raise ValueError(
                 f"a lens for images of shape {self.data_shape} has a transfer of shape {(entries,)} and "
                 f"a mean image, got shapes {self.transfer.shape} and {self.mean.shape}."

@@ -42,17 +42,20 @@ class NeuralPrior(LatentPrior):
         """Make a new prior: `widths` are the hidden layers; `steps` of `step_size` draw a sample."""
         if not widths or min(widths) < 1:
             raise ValueError(f"an energy network needs positive widths, got {widths}.")
-        if steps < 1 or not step_size > 0 or noise_scale < 0:
-            raise ValueError(
-                "Langevin sampling of the prior needs steps >= 1, a positive step_size and a "
-                f"noise_scale of at least 0, got {steps}, {step_size} and {noise_scale}."
-            )
         rng = host_rng(key)
         sizes = list(pairwise((coordinates, *widths, 1)))
         self.weights = tuple(as_array(rng.normal(0, i**-0.5, (i, o))) for i, o in sizes)
         self.biases = tuple(as_array(np.zeros(o)) for _, o in sizes)
         self.shape = (coordinates,)
         self.steps, self.step_size, self.noise_scale = steps, step_size, noise_scale
+
+    def __check_init__(self) -> None:
+        steps, step_size, noise_scale = self.steps, self.step_size, self.noise_scale
+        if not 1 <= steps < 2**31 or not step_size > 0 or not noise_scale >= 0:
+            raise ValueError(
+                "Langevin sampling of the prior needs steps >= 1, a positive step_size and a "
+                f"noise_scale of at least 0, got {steps}, {step_size} and {noise_scale}."
+            )
 
     def tilt(self, z: Float[Array, "n Q"]) -> Float[Array, " n"]:
         """Return $f(z)$ [n], the negative energy."""

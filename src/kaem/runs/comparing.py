@@ -87,12 +87,16 @@ def _entry(run: RunFolder, model: Any, say: Callable[[str], None]) -> dict[str, 
     if note:
         say(f"note: {note}")
     results = read_json(run.metrics_file).get("results", {}) if details else {}
+    if not isinstance(results, dict):
+        raise UserError(
+            f"{run.metrics_file} is not what `kaem evaluate` writes; restore it, or move it away."
+        )
     results = {n: v for n, v in results.items() if n.removesuffix("_error") in details}
     last = history[-1] if history else {}
     return {
         "model": type(model).__name__,
         "what": record["what"],
-        "data": {"name": record["settings"]["data"]["name"], **record["data"]},
+        "data": {"name": run.settings().data.name, **record["data"]},
         "parameters": sum(sizes(model).values()),
         "updates": last.get("step", 0),
         "training_seconds": last.get("seconds"),

@@ -12,11 +12,14 @@ import numpy as np
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..errors import UNREADABLE, UserError
-from ..files import not_written, parse_json, read_json, sha256, write_atomically
+from ..files import not_written, parse_json, read_json, read_text, sha256, write_atomically
 from ..loading import load, read_config
 from ..settings import Settings
 
 Report = Callable[[str], None]
+
+_RECORDED = {"what": str, "settings": dict, "data": dict, "created": str, "versions": dict}
+_MAX_HISTORY, _MAX_LINE = 2**28, 2**16  # bytes of all logged steps, and characters of one
 
 
 class RunFolder:
@@ -60,12 +63,18 @@ class RunFolder:
     def record(self) -> dict[str, Any]:
         """Return what `config.json` holds."""
         found = read_json(self.config_file)
-        for name, kind in (("what", str), ("settings", dict), ("data", dict)):
+        for name, kind in _RECORDED.items():
             if not isinstance(found.get(name), kind):
                 raise UserError(
                     f"{self.config_file} has no {name!r}, which every run records. Restore the file, or "
                     "start a new run."
                 )
+        shape = found["data"].get("shape")
+        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+            raise UserError(
+                f"{self.config_file} has no shape of its data, which every run records. Restore the file, "
+                "or start a new run."
+            )
         return found
 
     def settings(self) -> Settings:
@@ -120,9 +129,16 @@ class RunFolder:
         if not self.history_file.is_file():
             return []
         records = []
-        lines = self.history_file.read_text("utf8", errors="replace").splitlines()
+        try:
+            lines = read_text(self.history_file, _MAX_HISTORY, "replace").splitlines()
+        except UNREADABLE as error:
+            raise UserError(
+                f"{self.history_file} cannot be read ({error}); restore the file, or move it away."
+            ) from error
         for number, line in enumerate(lines, 1):
             try:
+                if len(line) > _MAX_LINE:
+                    raise ValueError(f"it has {len(line):,} characters")
                 record = parse_json(line)
                 numbers = all(isinstance(value, int | float) for value in record.values())
                 if type(record.get("step")) is not int or not numbers:

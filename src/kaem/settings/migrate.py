@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, brief
 
 _RENAMED = {  # old section and name: new section and name
     ("training", "noise"): ("model", "noise"),
@@ -46,7 +46,7 @@ def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:
     """
     for name, section in values.items():
         if not isinstance(section, dict):
-            raise UserError(f"{name} must be a table of settings, got {str(section)[:80]!r}.")
+            raise UserError(f"{name[:80]} must be a table of settings, got {brief(section)}.")
     kind = values.get("model", {}).get("kind", "kaem")
     if recorded and "posterior" in values:
         others = {"vae": "vae", "neural_ebm": "neural-ebm", "ddpm": "ddpm"}
@@ -55,7 +55,7 @@ def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:
             given = values.get("prior", {})
             latents = given.get("latents", 40)
             if not isinstance(latents, int):
-                raise UserError(f"prior.latents must be a whole number, got {str(latents)[:80]!r}.")
+                raise UserError(f"prior.latents must be a whole number, got {brief(latents)}.")
             count = given.get("coordinates") or 2 * latents + 1
             values = values | {"prior": {"coordinates": count}}
             values.pop("posterior" if kind == "vae" else "", None)
@@ -75,7 +75,7 @@ def migrated(values: dict[str, Any], recorded: bool = False) -> dict[str, Any]:
             if new in entries:
                 raise UserError(
                     f"{place}.{new} is given twice, once by the name it had in version 0.1, "
-                    f"{section}.{name}; leave that one out."
+                    f"{section[:80]}.{name[:80]}; leave that one out."
                 )
             entries[new] = value
     if "posterior" in values:

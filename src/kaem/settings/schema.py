@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, brief
 
 REQUIRED = inspect.Parameter.empty
 # Arguments that are no settings, wherever a constructor has them, but for the sections in brackets.
@@ -54,19 +54,19 @@ def fields(constructor: Callable[..., Any], section: str) -> dict[str, Field]:
 def chosen(registry: Mapping[str, Any], kind: Any, where: str) -> Any:
     """Return what a registry has under the name `kind`, or say what it has."""
     if not isinstance(kind, str) or kind not in registry:
-        raise UserError(f"{where}.kind must be one of {', '.join(registry)}, got {kind!r}.")
+        raise UserError(f"{where}.kind must be one of {', '.join(registry)}, got {brief(kind)}.")
     return registry[kind]
 
 
 def resolved(known: dict[str, Field], values: Any, where: str) -> dict[str, Any]:
     """Return the values of a section, coerced to their types, with defaults for what is not given."""
     if not isinstance(values, dict):
-        raise UserError(f"{where} must be a table of settings, got {values!r}.")
+        raise UserError(f"{where} must be a table of settings, got {brief(values)}.")
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {where}.{near[0]}?" if near else f"known: {', '.join(known)}."
-            raise UserError(f"there is no setting {where}.{name}; {hint}")
+            raise UserError(f"there is no setting {where}.{name[:80]}; {hint}")
     found = {}
     for name, field in known.items():
         if name in values:
@@ -93,12 +93,11 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
             if value in typing.get_args(option):
                 return value
             known = ", ".join(map(str, typing.get_args(option)))
-            raise UserError(f"{name} must be one of {known}, got {value!r}.")
+            raise UserError(f"{name} must be one of {known}, got {brief(value)}.")
         if option in (bool, int, str) and type(value) is option:
             if option is int and not -(2**63) <= value < 2**63:
-                raise UserError(
-                    f"{name} must be below 2^63, got a number of {len(str(value))} digits."
-                )
+                digits = int(value.bit_length() * math.log10(2)) + 1
+                raise UserError(f"{name} must be below 2^63, got a number of {digits} digits.")
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             try:
@@ -106,7 +105,7 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
             except OverflowError:
                 number = math.inf
             if not math.isfinite(number):
-                raise UserError(f"{name} must be a finite number, got {str(value)[:80]}.")
+                raise UserError(f"{name} must be a finite number, got {brief(value)}.")
             return number
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(option)
@@ -115,7 +114,7 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
             if len(inner) == len(value):
                 return tuple(_coerce(v, t, name) for v, t in zip(value, inner, strict=True))
     names = " or ".join(_TYPES.get(o, str(o)) for o in (typing.get_origin(o) or o for o in options))
-    raise UserError(f"{name} must be {names}, got {value!r}.")
+    raise UserError(f"{name} must be {names}, got {brief(value)}.")
 
 
 _TYPES = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 
 from ..baselines import DDPM  # noqa: F401  # with their room imported, rivals are among the models
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..generators import GENERATORS
 from ..layers import ENCODERS
 from ..learning import LEARNERS, AbstractLearner
@@ -110,7 +110,7 @@ class Settings:
                 if name in PARTS and recorded:
                     continue
                 raise UserError(
-                    f"there is no section {name!r} in the settings of a model of kind {kind!r}; known: "
+                    f"there is no section {brief(name)} in the settings of a model of kind {kind!r}; known: "
                     f"{', '.join(sorted(known))}."
                 )
         kinds, arguments = {"model": kind}, {}

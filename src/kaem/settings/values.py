@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UNREADABLE, UserError
-from ..files import parse_json
+from ..files import parse_json, read_text
 from .migrate import became, migrated
 from .settings import PARTS, allowed
 
+_MAX_TOML = (
+    2**16
+)  # bytes; the time to read tables within tables grows with the square of their number
 # Presets by name are TOML files of the package, or tables of settings.
 _FOLDER = resources.files("kaem.settings.presets")
 _NAMES = sorted(path.name[:-5] for path in _FOLDER.iterdir() if path.name.endswith(".toml"))
@@ -34,8 +37,10 @@ def read_preset(name: str) -> dict[str, Any]:
 def read_file(path: Path) -> dict[str, Any]:
     """Return settings of a `.toml` file, or of a run's `.json`."""
     try:
-        text = path.read_text("utf8")
-        values = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
+        if path.suffix == ".json":
+            values = parse_json(read_text(path))
+        else:
+            values = tomllib.loads(read_text(path, _MAX_TOML))
     except UNREADABLE as error:
         raise UserError(f"the configuration {path} cannot be read: {error}.") from error
     if not isinstance(values, dict):

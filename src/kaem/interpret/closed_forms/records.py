@@ -4,7 +4,6 @@ What is read is checked: terms are looked up by name, parameters are finite numb
 ever evaluated from text. Whether a form is good is decided from its measures, not read.
 """
 
-import json
 import math
 from os import PathLike
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from ...bases.closed_form import TERMS, ClosedForm
 from ...errors import UNREADABLE, UserError
+from ...files import parse_json, read_text
 from ...priors import REFERENCES
 from ..curves import place_name
 from .fits import NODES, Fit, Fits, Of, family
@@ -127,7 +127,7 @@ def read_fits(path: str | PathLike[str]) -> Fits:
     """Return the closed forms in a `symbolic.json`."""
     path = Path(path)
     try:
-        return from_json(json.loads(path.read_text("utf8")))
+        return from_json(parse_json(read_text(path, 2**25)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except UNREADABLE as error:

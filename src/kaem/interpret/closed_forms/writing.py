@@ -14,7 +14,7 @@ import numpy as np
 
 from ...data.checks import checked_finite
 from ...errors import UNREADABLE, UserError
-from ...files import sha256, write_atomically
+from ...files import parse_json, read_text, sha256, write_atomically
 from ...loading import load
 from ...metrics import proxy_distance
 from ...models import KAEM
@@ -118,7 +118,7 @@ def _searched(
     """Return closed forms of all coordinates; those of an interrupted search are taken over."""
     of, samples, known = stamp["of"], stamp["samples"], {}
     with suppress(KeyError, TypeError, *UNREADABLE):
-        kept = json.loads(partial.read_text("utf8"))
+        kept = parse_json(read_text(partial, 2**25))
         if {name: kept[name] for name in stamp} == stamp:
             entries = (fit_from_json(entry, len(prior.shape)) for entry in kept["coordinates"])
             known = {fit.place: fit for fit in entries}

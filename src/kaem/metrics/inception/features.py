@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from ...data.arrays import read_npy
 from ...errors import UserError
 from ...files import digest, write_atomically
 from ...parallel import SPLIT, WHOLE, batch_mesh, everywhere
@@ -114,10 +115,11 @@ def extract(
 def _cached(file: Path, count: int) -> Features | None:
     """What `file` holds, or None if it is not there, or damaged."""
     try:
-        found = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError):  # a header may claim too much
+        with open(file, "rb") as opened:
+            found = read_npy(opened, file.stat().st_size)
+    except (OSError, ValueError):
         return None
-    whole = isinstance(found, np.ndarray) and found.ndim == 2 and len(found) == count
+    whole = found.ndim == 2 and len(found) == count
     return found if whole and found.dtype == np.float32 and np.isfinite(found).all() else None
 
 

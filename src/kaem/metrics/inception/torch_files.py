@@ -15,11 +15,13 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from ...data.archives import DAMAGE, open_zip, unpacked
 from ...errors import UserError
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -39,6 +41,8 @@ _TENSOR = "torch._utils._rebuild_tensor_v2"
 _DICTIONARY = "collections.OrderedDict"
 _LISTS = {f"torch.jit._pickle.build_{kind}list" for kind in ("int", "double", "bool", "tensor")}
 _MODULES = "__torch__."  # TorchScript's classes: their attributes are all that is kept
+# Inception's files have 100 MB, and 20,000 opcodes.
+MOST_BYTES, _MOST_OPCODES, _MOST_NAME = 2**29, 2**20, 1000
 _LITERALS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 # The opcodes that files of tensors need: byte, name, and the struct format of what follows; for
 # strings and long integers, of their length.
@@ -109,16 +113,17 @@ class _Module:
 def read_torch(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a `.pt` or `.pth` file by name; those of submodules as `module.name`."""
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ValueError(
+                f"it has {size / 1e6:,.0f} MB, expected at most {MOST_BYTES / 1e6:,.0f}"
+            )
         with open(path, "rb") as file:
-            if zipfile.is_zipfile(file):
-                return _read_zip(file)
+            if file.read(4) == b"PK\3\4":
+                return _read_zip(path)
             file.seek(0)
             # Whole: of a file on disk, as many bytes are allocated as a damaged length asks for.
             return _read_legacy(io.BytesIO(file.read()))
-    except (
-        *(OSError, EOFError, zipfile.BadZipFile, struct.error, RecursionError, OverflowError),
-        *(ValueError, KeyError, IndexError, TypeError, AttributeError),
-    ) as error:
+    except (*DAMAGE, IndexError, AttributeError) as error:
         ours = isinstance(error, OSError | zipfile.BadZipFile) or type(error) is ValueError
         reason = error if ours else "what it holds does not parse"
         raise UserError(
@@ -128,19 +133,24 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _read_zip(file: BinaryIO) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(file) as archive:
+def _read_zip(path: Path) -> dict[str, np.ndarray]:
+    with open_zip(path) as archive:
         found = [name for name in archive.namelist() if name.split("/")[1:] == ["data.pkl"]]
         if len(found) != 1:
             raise ValueError("the archive has no data.pkl")
         top = found[0].removesuffix("data.pkl")
+        sizes: list[int] = []
 
+        @cache  # once, however many tensors share it
         def content(name: str) -> bytes:
             member = archive.getinfo(top + name)
             # torch does not compress these: what is read is then never larger than the file.
             if member.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{member.filename} is compressed")
-            return archive.read(member)
+                raise ValueError(f"{member.filename[:80]} is compressed")
+            sizes.append(member.file_size)
+            if sum(sizes) > MOST_BYTES:
+                raise ValueError("its storages overlap")
+            return unpacked(archive, member)
 
         if f"{top}byteorder" in archive.namelist() and content("byteorder") != b"little":
             raise ValueError("its numbers are not little-endian")
@@ -158,8 +168,8 @@ def _read_legacy(file: BinaryIO) -> dict[str, np.ndarray]:
     content: dict[str, bytes] = {}
     for key in keys:
         (count,) = struct.unpack("<q", file.read(8))
-        if key not in sizes or count != sizes[key].size:
-            raise ValueError(f"storage {key!r} has {count} numbers, and its tensor another number")
+        if not isinstance(key, str) or key not in sizes or count != sizes[key].size:
+            raise ValueError(f"a storage has {count} numbers, and its tensor another number")
         content[key] = file.read(count * sizes[key].dtype.itemsize)
     return _arrays(tree, lambda storage: content[storage.key])
 
@@ -204,7 +214,9 @@ def _interpret(file: BinaryIO) -> Any:
         del stack[start:]
         return items
 
-    for opcode, argument in _opcodes(file):
+    for number, (opcode, argument) in enumerate(_opcodes(file)):
+        if number > _MOST_OPCODES:
+            raise ValueError(f"its pickle has more than {_MOST_OPCODES:,} opcodes")
         match opcode:
             case "PROTO" | "FRAME":
                 pass
@@ -254,7 +266,7 @@ def _interpret(file: BinaryIO) -> Any:
                 stack.append(_made(what, arguments))
             case "BUILD":
                 state = stack.pop()
-                if isinstance(stack[-1], _Module):
+                if isinstance(stack[-1], _Module) and isinstance(state, dict):
                     stack[-1].attributes.update(state)
                 elif not isinstance(stack[-1], dict):  # a state dict's state is its versions
                     raise ValueError(f"it sets the state of a {type(stack[-1]).__name__}")
@@ -280,13 +292,17 @@ def _made(what: Any, arguments: Any) -> Any:
         return arguments
     if name.startswith(_MODULES) and arguments == ():
         return _Module()
-    raise ValueError(f"it calls {name}, which is refused: a file of weights has tensors only")
+    raise ValueError(f"it calls {name[:80]}, which is refused: a file of weights has tensors only")
 
 
 def _storage(kind: Any, storage: Any, key: Any, place: Any, size: Any, *_: Any) -> _Storage:
-    if kind != "storage" or storage.name not in _STORAGES:
-        raise ValueError(f"it has a {kind} of type {storage}; expected real numbers or integers")
-    return _Storage(np.dtype(_STORAGES[storage.name]), str(key), int(size))
+    # None of these is printed or compared before it is known to be plain: a tuple of tuples that are
+    # one another, a hundred deep, has no end.
+    if kind != "storage" or not isinstance(storage, _Name) or storage.name not in _STORAGES:
+        raise ValueError("it has a storage of another type; expected real numbers or integers")
+    if not isinstance(key, str) or type(size) is not int:
+        raise ValueError("it has a storage without a name or a size")
+    return _Storage(np.dtype(_STORAGES[storage.name]), key, size)
 
 
 def _tensors(tree: Any) -> Iterator[tuple[str, _Tensor]]:
@@ -299,19 +315,28 @@ def _tensors(tree: Any) -> Iterator[tuple[str, _Tensor]]:
         node = node.attributes if isinstance(node, _Module) else node
         if isinstance(node, dict) and id(node) not in entered:
             entered.add(id(node))
+            if len(prefix) > _MOST_NAME:
+                raise ValueError(f"a name in it has more than {_MOST_NAME} characters")
             waiting += [(f"{prefix}{name}.", child) for name, child in reversed(node.items())]
 
 
 def _arrays(tree: Any, stored: Callable[[_Storage], bytes]) -> dict[str, np.ndarray]:
-    found = {name: _array(name, tensor, stored) for name, tensor in _tensors(tree)}
+    found, total = {}, 0
+    for name, tensor in _tensors(tree):
+        found[name] = _array(name, tensor, stored)
+        total += found[name].nbytes
+        if total > MOST_BYTES:
+            raise ValueError("its tensors overlap")
     if not found:
         raise ValueError("it holds no named tensors")
     return found
 
 
 def _array(name: str, tensor: _Tensor, stored: Callable[[_Storage], bytes]) -> np.ndarray:
-    content, dtype, size = stored(tensor.storage), tensor.storage.dtype, tensor.storage.size
     shape, strides, offset = tensor.shape, tensor.strides, tensor.offset
+    if not all(type(n) is int for n in (offset, *shape, *strides)):
+        raise ValueError(f"{name} has a shape or strides that are not whole numbers")
+    content, dtype, size = stored(tensor.storage), tensor.storage.dtype, tensor.storage.size
     if len(content) != size * dtype.itemsize:
         raise ValueError(f"{name} has {len(content)} bytes, expected {size * dtype.itemsize}")
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))

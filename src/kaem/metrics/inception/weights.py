@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ...data.archives import DAMAGE, open_zip
+from ...data.arrays import members, read_member
 from ...data.registry import search_folders
 from ...errors import UserError
 from ...files import sha256
 from .network import BLOCKS, STEM, Branch, Convolution, Folded, fold
-from .torch_files import read_torch
+from .torch_files import MOST_BYTES, read_torch
 
 FOLDER = "inception"
 RELEASE = "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
@@ -81,7 +83,7 @@ def read_weights(path: Path) -> dict[str, tuple[np.ndarray, ...]]:
                 convolution.name: tuple(_checked(path, arrays, convolution, prefix + name, parts))
                 for convolution, name in names.items()
             }
-    some = ", ".join(sorted(arrays)[:3])
+    some = ", ".join(name[:80] for name in sorted(arrays)[:3])
     raise UserError(
         f"{path} has {len(arrays)} arrays ({some}, ...), but not those of the InceptionV3 for FID: "
         f"neither Conv2d_1a_3x3.conv.weight nor mixed_10.conv.weight is there. {WHERE}."
@@ -90,15 +92,16 @@ def read_weights(path: Path) -> dict[str, tuple[np.ndarray, ...]]:
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-        if strange := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{strange[0][:40]} is no array")
-        return found
-    except Exception as error:  # what NumPy raises depends on where the damage is
-        reason = "it holds Python objects" if "pickle" in str(error) else error
+        with open_zip(path) as archive:
+            arrays = members(archive)
+            if (size := sum(member.file_size for member in arrays.values())) > MOST_BYTES:
+                raise ValueError(
+                    f"its arrays have {size / 1e6:,.0f} MB, expected at most {MOST_BYTES / 1e6:,.0f}"
+                )
+            return {name: read_member(archive, member) for name, member in arrays.items()}
+    except DAMAGE as error:
         raise UserError(
-            f"{path} is not a readable .npz file of weights: {reason}. {WHERE}."
+            f"{path} is not a readable .npz file of weights: {error}. {WHERE}."
         ) from error
 
 
