@@ -12,7 +12,8 @@ import kaem
 from kaem.observation import Lens
 from kaem.posterior.evaluator import evaluator
 from kaem.settings import Settings, merge
-from kaem.training.loop import initial_state, updates
+from kaem.training.loop import updates
+from kaem.training.plan import initial_state
 from support.chains import coloured
 from support.encoders import SPECTRAL
 from support.linear_gaussian import Linear, normal_prior

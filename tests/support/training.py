@@ -4,7 +4,8 @@ import jax
 import numpy as np
 
 from kaem.settings import Settings, merge
-from kaem.training.loop import initial_state, updates
+from kaem.training.loop import updates
+from kaem.training.plan import initial_state
 
 TINY = {
     "data": {"name": "mnist5k", "limit": 200},

@@ -6,12 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaem.parallel import batch_mesh
+from kaem.parallel import batch_mesh, training_mesh
+from kaem.settings import Settings, merge
 from kaem.training import TrainingDiverged, checkpoint
-from kaem.training.loop import Dispatch, batch_indices, initial_state, updates
+from kaem.training.dispatch import Dispatch, batch_indices
+from kaem.training.loop import updates
 from kaem.training.parameters import parameters
+from kaem.training.plan import initial_state
 from support.chains import THERMO, coloured, small
 from support.compilations import compilations
+from support.encoders import ENCODED
 from support.training import fresh, run_to_end, same
 
 
@@ -75,6 +79,35 @@ def test_devices_share_a_batch_and_learn():
     errors = [metrics["reconstruction"] for _, metrics in history]
     assert errors[-1] < 0.5 * errors[0]
     assert all(h["lost"] == h["redrawn"] == 0 for _, h in history)
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize(
+    "settings",
+    [
+        small({"kind": "importance", "samples": 32}, prior={"kind": "univariate"}),
+        small({"persistent": True}),
+        pytest.param(
+            small({"sampler": "mala"}, model={"generator_noise": 0.1}), marks=pytest.mark.slow
+        ),
+        pytest.param(small({"sampler": "sgld", "share": 0.5}), marks=pytest.mark.slow),
+        pytest.param(small(THERMO), marks=pytest.mark.slow),
+        small(THERMO | {"persistent": True, "criterion": "tempered"}),
+        Settings.from_dict(merge(ENCODED, {"training": {"batch_size": 8}})),
+    ],
+    ids=["importance", "persistent", "mala", "sgld", "balanced", "tempered", "encoder"],
+)
+def test_two_devices_learn_what_one_does(settings, monkeypatch):
+    """Examples get the same random numbers wherever they are, so that only rounding differs."""
+    longer = {"steps": 50, "log_every": 10, "checkpoint_every": 50, "sample_every": 50}
+    settings = Settings.from_dict(merge(settings.to_dict(), {"training": longer}))
+    x, curves = coloured(), []
+    for mesh in (training_mesh, lambda batch: None):
+        monkeypatch.setattr("kaem.training.dispatch.training_mesh", mesh)
+        _, history = run_to_end(fresh(settings, x), settings, x)
+        curves.append(np.array([metrics["loss"] for _, metrics in history]))
+    assert len(curves[0]) == 5
+    np.testing.assert_allclose(*curves, rtol=1e-5)
 
 
 def test_a_loaded_model_is_trained_by_its_energies_not_by_its_tables():

@@ -5,11 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_batches_over_two_devices():
+
+@pytest.mark.parametrize(
+    "which", ["devices and not slow", pytest.param("devices and slow", marks=pytest.mark.slow)]
+)
+def test_batches_over_two_devices(which):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-m", "devices", str(Path(__file__).parent)],
+        [*command, "-m", which, str(Path(__file__).parent)],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
         capture_output=True,

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from kaem.training.loop import batch_indices, updates
+from kaem.training.dispatch import batch_indices
+from kaem.training.loop import updates
 from support.compilations import compilations
 from support.training import fresh, images, run_to_end, same, tiny
 

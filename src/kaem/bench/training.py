@@ -21,7 +21,8 @@ from ..parallel import SPLIT, WHOLE, batch_mesh, over_batch
 from ..runs.comparing import markdown_table
 from ..runs.timing import updater
 from ..settings import Settings, merge, read_preset
-from ..training.loop import initial_state, updates
+from ..training.loop import updates
+from ..training.plan import initial_state
 from . import plain
 
 COORDINATES = (21, 41, 61, 81, 101)
@@ -91,7 +92,7 @@ def hot_loops(settings: Settings) -> tuple[dict[str, Any], float]:
 
     # Sharded over devices as in training; the plain form is what one device makes of it.
     mesh = batch_mesh(batch)
-    fast = over_batch(sample, mesh, 3, (WHOLE, SPLIT, SPLIT, WHOLE), SPLIT)
+    fast = over_batch(sample, mesh, (WHOLE, SPLIT, SPLIT, WHOLE), SPLIT)
     compiled = {"hot_loop": jax.jit(fast), "plain": jax.jit(slow), "one_device": jax.jit(sample)}
     variants = {name: partial(call, arrays, x, z, key) for name, call in compiled.items()}
     return variants, 2.0 * flops_of_decoder(model) * batch * steps

@@ -43,10 +43,9 @@ class AbstractLearner(eqx.Module):
     def check(self, model: Any) -> None:
         """Raise unless `model` can learn in this way."""
 
-    @property
-    def data_parallel(self) -> bool:
-        """Return whether a batch may be split over devices."""
-        return True
+    def splits(self, batch: int) -> int:
+        """Return a number that as many devices must divide as can share an update of a `batch`."""
+        return batch
 
     @property
     def follows_score(self) -> bool:

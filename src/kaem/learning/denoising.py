@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..parallel import of_batch
 from ._learner import AbstractLearner, Memory, Objective, number
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ class Denoising(AbstractLearner):
         self, model: "DDPM", x: Array, key: PRNGKeyArray, memory: Memory, progress: Any
     ) -> Objective:
         time_key, noise_key = jax.random.split(key)
-        t = jax.random.randint(time_key, (len(x),), 0, model.timesteps)
-        noise = jax.random.normal(noise_key, x.shape)
+        t = of_batch(
+            lambda shape: jax.random.randint(time_key, shape, 0, model.timesteps), (len(x),)
+        )
+        noise = of_batch(lambda shape: jax.random.normal(noise_key, shape), x.shape)
         predicted = model.network.denoiser()(diffuse(model.schedule(), 2 * x - 1, t, noise), t)
         loss = jnp.mean((noise - predicted) ** 2)
         return -loss, ({"denoising_error": jax.lax.stop_gradient(loss)}, memory)

@@ -6,6 +6,7 @@ $w_{b,s} = \mathrm{softmax}_s \log p(x_b \mid z_s)$; where the effective sample 
 $1/\sum_s w_{b,s}^2$ falls below $\gamma N$, they are replaced by resampled counts.
 """
 
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..errors import UserError
+from ..parallel import gathered, of_batch, place
 from ..posterior.resampling import RESAMPLERS
 from ..priors import AbstractPrior, open_uniform
 from ._learner import AbstractLearner, Memory, Objective, number
@@ -81,21 +83,27 @@ class ImportanceSampling(AbstractLearner):
         r"""Return the batch mean of $\mathbb{E}_{p(z\mid x)}[\log p(x\mid z) + \log p(z)]$ (eq. learning-grad).
 
         Its gradient in the model's parameters is the maximum-likelihood gradient; samples and
-        weights are held fixed.
+        weights are held fixed. Where devices share a batch, they share the proposals instead: each
+        decodes its part of them, and weighs it for all examples.
         """
         sample_key, noise_key, weight_key, negative_key = jax.random.split(key, 4)
         prior = model.prior.uncache()
         log_density = prior.log_density_on_nodes()
         table = prior.build_table(log_density)
-        u = open_uniform(sample_key, (*prior.shape, self.samples))
+        index, devices = place()
+        mine = self.samples // devices
+        u = of_batch(lambda shape: open_uniform(sample_key, shape), (*prior.shape, mine), axis=-1)
         z = jax.lax.stop_gradient(table).inverse_cdf(u)
 
+        x = gathered(x)
         means = model.decode(jnp.moveaxis(z, -1, 0), noise_key)
-        log_lik = model.log_likelihood_matrix(x, means)
-        w, ess, resampled = self.weights(jax.lax.stop_gradient(log_lik), weight_key)
-        w = jax.lax.stop_gradient(w)
+        mine_log_lik = model.log_likelihood_matrix(x, means)
+        log_lik = gathered(jax.lax.stop_gradient(mine_log_lik), axis=1)
+        w, ess, resampled = self.weights(log_lik, weight_key)
+        # `devices` times the part of this one: all are averaged in the end.
+        w = devices * jax.lax.dynamic_slice_in_dim(jax.lax.stop_gradient(w), index * mine, mine, 1)
 
-        likelihood = jnp.sum(w * log_lik) / x.shape[0]
+        likelihood = jnp.sum(w * mine_log_lik) / x.shape[0]
         log_z = prior.log_normaliser(log_density)
         if self.negative_phase == "sampled":
             log_z = self._sampled(prior, jax.lax.stop_gradient(table), log_z, negative_key)
@@ -133,10 +141,8 @@ class ImportanceSampling(AbstractLearner):
                 "quadrature, or use prior.kind = univariate for the ablation."
             )
 
-    @property
-    def data_parallel(self) -> bool:
-        """Return False: a batch shares its proposals, and is not split over devices."""
-        return False
+    def splits(self, batch: int) -> int:
+        return gcd(batch, self.samples)
 
     def objective(
         self, model: "KAEM", x: Array, key: PRNGKeyArray, memory: Memory, progress: Any

@@ -1,6 +1,5 @@
 r"""Learning with a population of chains over a ladder of temperatures."""
 
-from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..derived import frozen
 from ..methods import ARGUMENT
+from ..parallel import average
 from ..posterior.evaluator import evaluator
 from ..posterior.kernels import SAMPLERS, Evaluate, Info
 from ..posterior.tempering import Population
@@ -147,24 +147,23 @@ class Thermodynamic(Chains):
         fixed = frozen(model)
         potential, drawn = fixed.prior.for_chains()
 
-        def draw(key: PRNGKeyArray, *more: int) -> Array:
-            z = drawn(key, prod(more) * len(x))
-            return z.reshape(*more, len(x), *fixed.prior.shape)
+        def draw(key: PRNGKeyArray) -> Array:
+            return drawn(key, len(x))
+
+        def draw_levels(key: PRNGKeyArray) -> Array:
+            return jax.vmap(draw)(jax.random.split(key, self.temperatures))
 
         t = self.rungs(memory, progress)
-        if self.persistent:
-            z = jnp.moveaxis(memory["chains"], 1, 0)
-        else:
-            z = draw(start_key, self.temperatures)
+        z = jnp.moveaxis(memory["chains"], 1, 0) if self.persistent else draw_levels(start_key)
         evaluate = evaluator(fixed, x, potential)
         z, total = self._run(evaluate, z, t, draw, chain_key, fixed.prior.bounds)
-        fresh = draw(jax.random.fold_in(start_key, 1), self.temperatures)
+        fresh = draw_levels(jax.random.fold_in(start_key, 1))
         z, redrawn = self.redrawn(jax.lax.stop_gradient(z), fresh, len(fixed.prior.shape))
         if self.persistent:
             memory = memory | {"chains": jnp.moveaxis(z, 0, 1)}
         rates = total["swapped"] / (self.steps / 2)  # each pair is due at every second step
         if self.schedule == "balanced":
-            rejection = memory["rejection"] + _RATE * (1 - rates - memory["rejection"])
+            rejection = memory["rejection"] + _RATE * (1 - average(rates) - memory["rejection"])
             rejection = jnp.clip(rejection, 0, 1)
             ladder = t + _RATE * (balanced(t, rejection) - t)
             memory = memory | {"rejection": rejection, "ladder": ladder}

@@ -17,6 +17,7 @@ from ..generators import AbstractGenerator
 from ..learning import Langevin
 from ..methods import check_count, compiled
 from ..observation import Lens
+from ..parallel import of_batch
 from ..posterior.guess import Bent, Normal
 from ..posterior.inference import Inference, infer
 from ._model import AbstractModel, as_float
@@ -149,7 +150,8 @@ class LatentModel(AbstractModel):
         decode = self.generator.decoder()
         if key is None or self.generator_noise == 0:
             return decode(z)
-        noise = jax.random.normal(key, (z.shape[0], prod(self.data_shape)))
+        size = (z.shape[0], prod(self.data_shape))
+        noise = of_batch(lambda shape: jax.random.normal(key, shape), size)
         return decode(z, self.generator_noise * noise)
 
     @compiled(check_count)

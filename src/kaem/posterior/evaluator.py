@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ..parallel import of_batch
 from .kernels import Evaluate, Evaluation
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def evaluator(
         if key is not None:
             keys = jax.random.split(key, len(gaps))
             gaps = tuple(
-                jnp.where(jax.random.bernoulli(k, share, gap.shape), gap / share, 0)
+                jnp.where(_chosen(k, share, gap.shape), gap / share, 0)
                 for k, gap in zip(keys, gaps, strict=True)
             )
         (gradient,) = pull(tuple(-precision * gap for gap in gaps))
@@ -54,6 +55,10 @@ def evaluator(
         )
 
     return evaluate
+
+
+def _chosen(key: PRNGKeyArray, share: float, shape: tuple[int, ...]) -> Bool[Array, "... n X"]:
+    return of_batch(lambda shape: jax.random.bernoulli(key, share, shape), shape, axis=-2)
 
 
 def _squares(gap: Float[Array, "... n X"]) -> Float[Array, " n"]:

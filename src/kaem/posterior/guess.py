@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..parallel import of_batch
+
 _LOG_2PI_E = 2.8378770664093453
 _POWER = 8  # of the bend: even, and the larger, the longer it stays straight
 _FAR = 1e3  # in reaches: farther out nothing moves any more, and powers would overflow
@@ -56,7 +58,7 @@ class Normal(NamedTuple):
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "n Q"]:
         """Return a draw for each example, differentiable in the parameters."""
-        return self.at(jax.random.normal(key, self.mean.shape))
+        return self.at(of_batch(lambda shape: jax.random.normal(key, shape), self.mean.shape))
 
     def at(self, noise: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
         """Return the draws that standard normal `noise` makes."""

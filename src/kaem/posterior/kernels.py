@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..parallel import of_batch
+
 
 class Evaluation(NamedTuple):
     """What is known about latents z: one number, or one gradient, for each chain."""
@@ -51,6 +53,14 @@ class Info(NamedTuple):
 def per_chain(value: Array, like: Array) -> Array:
     """Return `value` with trailing axes added until it broadcasts against `like`."""
     return jnp.asarray(value).reshape(jnp.shape(value) + (1,) * (like.ndim - jnp.ndim(value)))
+
+
+def normal_like(state: State, key: PRNGKeyArray) -> Float[Array, "*n event"]:
+    """Return standard normal noise for every latent of evaluated chains, the same on any number of devices."""
+    if state.here is None:
+        raise ValueError("the state has not been evaluated; call `look` first.")
+    examples = state.here.log_prior.ndim - 1  # the last of the axes that are not of a latent
+    return of_batch(lambda shape: jax.random.normal(key, shape), state.z.shape, axis=examples)
 
 
 def score(state: State, t: Array) -> Array:
@@ -131,7 +141,7 @@ class ULA(AbstractSampler):
     def move(
         self, evaluate: Evaluate, state: State, t: Array, eta: Array, key: PRNGKeyArray
     ) -> tuple[State, Info]:
-        noise = self.noise_scale * jax.random.normal(key, state.z.shape)
+        noise = self.noise_scale * normal_like(state, key)
         return _unadjusted(state, t, eta, noise, self.domain)
 
 
@@ -149,7 +159,7 @@ class MALA(AbstractSampler):
         noise_key, accept_key = jax.random.split(key)
         eta = per_chain(eta, state.z)
         drift = eta * score(state, t)
-        noise = jax.random.normal(noise_key, state.z.shape)
+        noise = normal_like(state, noise_key)
         z = state.z + drift + jnp.sqrt(2 * eta) * noise
         there = State(z, evaluate(z), state.moves)
 
@@ -162,7 +172,8 @@ class MALA(AbstractSampler):
 
         back = (state.z - z - eta * score(there, t)) / jnp.sqrt(2 * eta)
         ratio = jnp.exp(jnp.minimum(log_density(there, back) - log_density(state, noise), 0))
-        accept = jax.random.uniform(accept_key, ratio.shape) < ratio  # never where it is NaN
+        draw = of_batch(lambda shape: jax.random.uniform(accept_key, shape), ratio.shape, axis=-1)
+        accept = draw < ratio  # never where it is NaN
 
         def choose(new: Array, old: Array) -> Array:
             return jnp.where(per_chain(accept, new), new, old)
@@ -195,7 +206,7 @@ class SGLD(AbstractSampler):
     def move(
         self, evaluate: Evaluate, state: State, t: Array, eta: Array, key: PRNGKeyArray
     ) -> tuple[State, Info]:
-        noise = jax.random.normal(key, state.z.shape)
+        noise = normal_like(state, key)
         return _unadjusted(state, t, self.rate(eta, state.moves), noise, self.domain)
 
 

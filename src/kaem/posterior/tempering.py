@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ..parallel import of_batch
 from .kernels import AbstractSampler, Evaluate, State, per_chain
 
 
@@ -31,7 +32,8 @@ def swap(
     pairs = len(t) - 1
     log_ratio = (t[1:] - t[:-1])[:, None] * (log_likelihood[:-1] - log_likelihood[1:])
     due = (jnp.arange(pairs) % 2 == parity)[:, None]
-    accepted = due & (jnp.log(jax.random.uniform(key, log_ratio.shape)) < log_ratio)
+    u = of_batch(lambda shape: jax.random.uniform(key, shape), log_ratio.shape, axis=1)
+    accepted = due & (jnp.log(u) < log_ratio)
     none = jnp.zeros_like(accepted[:1])
     from_above = jnp.concatenate([accepted, none])
     from_below = jnp.concatenate([none, accepted])

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..derived import Derived, follow, keep
 from ..methods import check_count, compiled, modified
+from ..parallel import of_batch
 from ..serialisation import save
 from ._family import MAX_CELLS, check_family
 from ._latent import LatentPrior
@@ -141,7 +142,7 @@ class AbstractPrior(LatentPrior):
         table = prior.build_table(log_density)
 
         def draw(key: PRNGKeyArray, n: int) -> Float[Array, "n ..."]:
-            u = open_uniform(key, (*self.shape, n))
+            u = of_batch(lambda shape: open_uniform(key, shape), (*self.shape, n), axis=-1)
             return jnp.moveaxis(table.inverse_cdf(u), -1, 0)
 
         return prior.potential(log_density), draw

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..initialise import as_array, host_rng
+from ..parallel import of_batch
 from ..posterior.kernels import ULA, Evaluation, State
 from ._latent import Draw, LatentPrior, LogDensity, Start
 from .normal import far, normal_potential
@@ -72,7 +73,7 @@ class NeuralPrior(LatentPrior):
 
     def normal(self, key: PRNGKeyArray, n: int) -> Float[Array, "n Q"]:
         """Draw where chains start, [n, Q]."""
-        return jax.random.normal(key, (n, *self.shape))
+        return of_batch(lambda shape: jax.random.normal(key, shape), (n, *self.shape))
 
     @eqx.filter_jit
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n Q"]:

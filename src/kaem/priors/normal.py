@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..parallel import of_batch
 from ._latent import Draw, LatentPrior, LogDensity
 
 _FAR = 1e3  # a latent this far off a standard normal is lost
@@ -31,7 +32,7 @@ class NormalPrior(LatentPrior):
 
     @eqx.filter_jit
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n Q"]:
-        return jax.random.normal(key, (n, *self.shape))
+        return of_batch(lambda shape: jax.random.normal(key, shape), (n, *self.shape))
 
     def log_prob(self, z: Float[Array, "... Q"]) -> Float[Array, "..."]:
         """Return the log-density [*n] of latents z [*n, Q]."""

@@ -12,8 +12,9 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..training.loop import initial_state, updates
+from ..training.loop import updates
 from ..training.parameters import sizes as trained_sizes
+from ..training.plan import initial_state
 from .folder import RunFolder
 from .resolve import resumed_settings, settings_of
 from .training import data_and_model

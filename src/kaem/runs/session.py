@@ -13,7 +13,8 @@ from ..files import NotWritten, write_atomically
 from ..serialisation import save
 from ..settings import Settings
 from ..training import TrainingDiverged, checkpoint
-from ..training.loop import State, updates
+from ..training.loop import updates
+from ..training.plan import State
 from .folder import RunFolder
 from .interruption import interruptible
 

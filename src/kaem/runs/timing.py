@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from ..settings import Settings
-from ..training.loop import Dispatch, initial_state
+from ..training.dispatch import Dispatch
+from ..training.plan import initial_state
 
 
 def updater(settings: Settings, shape: tuple[int, ...], count: int = 1) -> Callable[[], Any]:

@@ -19,7 +19,7 @@ from ..loading import read
 from ..serialisation import save
 from ..settings import Settings
 from ..training import checkpoint
-from ..training.loop import State, initial_state
+from ..training.plan import State, initial_state
 from .folder import Report, RunFolder, identity
 from .locking import writing
 from .resolve import repeated_settings, resumed_settings, settings_of
@@ -106,11 +106,10 @@ def _resumed(
     if reached > state.step:
         notes.append(f"the model of step {reached} stays until training has passed it again")
     devices = record.get("devices", jax.device_count())
-    if devices != jax.device_count() and settings.learner().data_parallel:
+    if devices != jax.device_count():
         notes.append(
-            f"the run was started on {devices} devices and goes on with {jax.device_count()}: it "
-            "will not be bit for bit what it would have been "
-            f"(JAX_NUM_CPU_DEVICES={devices} restores it)"
+            f"the run was started on {devices} devices and goes on with {jax.device_count()}: it will be "
+            "what it would have been but for rounding"
         )
     run.cut_history(state.step)
     if state.step > last:

@@ -3,8 +3,8 @@
 from ..lazy import submodules
 from .augmentation import Augmentation
 from .fitting import fit
-from .loop import Plan, TrainingDiverged
 from .optimiser import Adam, averaging
+from .plan import Plan, TrainingDiverged
 from .upkeep import Grid, Upkeep
 
 __all__ = ["Adam", "Augmentation", "Grid", "Plan", "TrainingDiverged", "Upkeep", "averaging", "fit"]

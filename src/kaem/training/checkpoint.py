@@ -22,7 +22,7 @@ from safetensors.numpy import save as to_bytes
 
 from ..errors import UserError
 from ..files import check_seal, not_written, sealed, write_atomically
-from .loop import State
+from .plan import State
 
 
 def _leaves(state: State) -> list[tuple[str, Any]]:

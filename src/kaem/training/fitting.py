@@ -13,9 +13,11 @@ from ..data.checks import checked, trainable_on
 from ..learning import AbstractLearner
 from ..models import AbstractModel, as_float
 from .augmentation import Augmentation
-from .loop import Plan, initial_state, rows, updates
+from .dispatch import rows
+from .loop import updates
 from .optimiser import Adam, Optimiser
 from .parameters import Where
+from .plan import Plan, initial_state
 from .upkeep import Upkeep, is_new
 
 
