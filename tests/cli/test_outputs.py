@@ -15,6 +15,7 @@ from kaem.interpret import report as writing
 from kaem.interpret.figures import FIGURES
 from kaem.loading import read_config
 from support.commands import kaem
+from support.registries import leave_only
 
 
 @pytest.fixture
@@ -27,8 +28,7 @@ def run(trained, tmp_path):
 @pytest.fixture
 def _quick_reports(monkeypatch):
     """Reports of one figure, which is drawn at once."""
-    for name in set(FIGURES) - {"training"}:
-        monkeypatch.delitem(FIGURES, name)
+    leave_only(monkeypatch, FIGURES, "training")
     monkeypatch.setattr(writing, "fit_places", lambda *_: [])
 
 

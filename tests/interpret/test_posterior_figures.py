@@ -274,7 +274,8 @@ def thermodynamic_run(path, history, **learner):
         learner |= {"kind": "thermodynamic", "temperatures": 3}
     values = {"prior": {"latents": 2}, "learner": learner, "training": {"steps": 100}}
     run = RunFolder(path)
-    record = {"what": "digits-kan", "settings": Settings.from_dict(values).to_dict(), "data": {}}
+    record = {"what": "digits-kan", "settings": Settings.from_dict(values).to_dict()}
+    record |= {"data": {"shape": [9, 8, 8, 1]}, "created": "today", "versions": {}}
     run.config_file.write_text(json.dumps(record))
     run.history_file.write_text("".join(json.dumps(record) + "\n" for record in history))
     return run

@@ -20,6 +20,7 @@ from kaem.page import Markup, table
 from kaem.runs import RunFolder
 from support.browser import chromium
 from support.pictures import assert_drawn
+from support.registries import leave_only
 
 
 def test_the_report_opens_in_a_browser(tiny_run, tmp_path):
@@ -110,8 +111,7 @@ def test_a_report_goes_on_without_damaged_metrics(tiny_run, tmp_path, monkeypatc
     run, said = tmp_path / "run", []
     shutil.copytree(tiny_run, run)
     (run / "metrics.json").write_text(damaged)
-    for name in set(FIGURES) - {"training"}:
-        monkeypatch.delitem(FIGURES, name)
+    leave_only(monkeypatch, FIGURES, "training")
     page = report(RunFolder.open(run), say=said.append)[-1].read_text()
     assert "left out" in said[0]  # before anything is drawn
     assert any("training.png" in line for line in said)
@@ -191,8 +191,7 @@ def test_a_figure_is_one_entry(tiny_run, tmp_path, monkeypatch, capsys):
     def refuses(gallery, path):
         raise UserError("of nothing")
 
-    for name in list(FIGURES):
-        monkeypatch.delitem(FIGURES, name)
+    leave_only(monkeypatch, FIGURES)
     mandala = {"section": "Mandalas", "options": ("count",), "formats": ("png",)}
     monkeypatch.setitem(FIGURES, "mandala", Figure("circles", draw, caption="Round", **mandala))
     monkeypatch.setitem(FIGURES, "nothing", Figure("never drawn", refuses))
