@@ -110,6 +110,13 @@ with s.stoppable(): print("busy", flush=True); hashlib.pbkdf2_hmac("sha256", b""
 """.strip()
 
 
+DEAF = """
+import sys, time, kaem.cli as c
+c._run = lambda arguments: (print("busy", flush=True), time.sleep(20))
+sys.exit(c.main([]))
+""".strip()
+
+
 @pytest.mark.parametrize(("patience", "signals", "code"), [(0.2, 1, 75), (60, 2, 130)])
 def test_what_hears_no_signal_ends_all_the_same(patience, signals, code):
     with process(patience, program=BUSY) as busy:
@@ -122,6 +129,17 @@ def test_what_hears_no_signal_ends_all_the_same(patience, signals, code):
         assert busy.wait(timeout=20) == code
         assert time.monotonic() - began < 10
         assert "run it again" in busy.stderr.read()
+
+
+def test_nobody_has_to_listen_for_a_command_to_end_with_its_code():
+    """Ctrl-C on `kaem ... 2>&1 | tee log` may stop tee first: the codes stay what schedulers wait for."""
+    for program, wanted in ((BUSY, 75), (DEAF, 75)):
+        with process(0.2, program=program) as busy:
+            assert busy.stdout.readline() == "busy\n"
+            busy.stderr.close()
+            time.sleep(0.3)
+            busy.send_signal(signal.SIGTERM)
+            assert busy.wait(timeout=20) == wanted
 
 
 def test_other_verbs_stop_too(trained, monkeypatch, capsys):

@@ -152,3 +152,26 @@ def test_a_flipped_bit_in_an_archive_of_arrays_is_noticed(tmp_path):
     path.write_bytes(data)
     with pytest.raises(UserError, match="CRC"):
         load(str(path))
+
+
+def test_arrays_that_pack_well_are_read_and_bombs_are_not(tmp_path, monkeypatch):
+    x = (np.random.default_rng(0).random((3000, 32, 32)) < 0.003).astype(np.uint8)
+    np.savez_compressed(tmp_path / "x.npz", x=x)
+    ratio = x.nbytes / (tmp_path / "x.npz").stat().st_size
+    assert 30 < ratio < 500
+    monkeypatch.setattr("kaem.data.archives.check_ratio.__defaults__", (2**18,))
+    np.testing.assert_array_equal(load(str(tmp_path / "x.npz"))[..., 0], x)
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(2**23, np.uint8).reshape(-1, 32, 32))
+    with pytest.raises(UserError, match=r"more than 500 times .* np\.save"):
+        load(str(tmp_path / "bomb.npz"))
+
+
+def test_an_array_that_does_not_fit_is_not_called_damaged(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((4, 8, 8), np.uint8))
+
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("numpy.lib.format.read_array", full)
+    with pytest.raises(MemoryError):
+        load(str(tmp_path / "x.npy"))

@@ -80,6 +80,7 @@ def test_what_a_kill_leaves_before_the_first_write_is_no_run(blobs, whole, tmp_p
         left.write_text("half")
     assert train("digits-kan", run.path, resume="auto", data=blobs, set=TINY).step == 30
     assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert not run.start_file.exists()  # it is of another run, and would be resumed from
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("precious")
     with pytest.raises(UserError, match="already exists"):

@@ -112,3 +112,20 @@ def test_a_broken_checkpoint_falls_back_to_an_older_one(tmp_path):
     (tmp_path / "00000020" / "state.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.read(tmp_path, state)
+
+
+def test_what_kills_leave_is_put_back_or_removed(tmp_path):
+    """A checkpoint that is written again is moved aside first: killed then, it is all there is."""
+    settings, x = tiny(), images()
+    state = fresh(settings, x)
+    checkpoint.write(tmp_path, replace(state, step=10), keep=2)
+    (tmp_path / "00000010").rename(tmp_path / ".00000010.old")
+    for left in (".00000010.tmp", ".00000020.tmp", ".00000020.old"):
+        (tmp_path / left).mkdir()
+    (tmp_path / "00000020").mkdir()
+    (tmp_path / ".mine.tmp").mkdir()
+    checkpoint.tidy(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"00000010", "00000020", ".mine.tmp"}
+    restored, notes = checkpoint.read(tmp_path, state)
+    assert restored.step == 10
+    assert "00000020" in notes[0]

@@ -99,14 +99,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stoppable():
             return _run(arguments)
     except Stopped:
-        print("kaem: stopped; run it again to go on", file=sys.stderr)
+        _tell("stopped; run it again to go on")
         return AGAIN
     except KeyboardInterrupt:
-        print("kaem: stopped at once", file=sys.stderr)
+        _tell("stopped at once")
         return AT_ONCE
 
 
+def _tell(message: str) -> None:
+    """Write to standard error, if anybody still listens there."""
+    try:
+        lines = "\n".join(printable(line) for line in message.split("\n"))
+        print(f"kaem: {lines}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _run(arguments: list[str]) -> int:
+    result: dict[str, Any] | None = None
     try:
         options = parser().parse_args(arguments)
         for name, value in vars(options).items():
@@ -119,9 +129,9 @@ def _run(arguments: list[str]) -> int:
             os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))
         keep_compiled_programs()
         module = importlib.import_module(VERBS[options.verb].module)
-        result: dict[str, Any] | None = module.run(options)
+        result = module.run(options)
         if options.json and result is not None:
-            print(json.dumps(result, indent=2, allow_nan=True))
+            print(json.dumps(result, indent=2, allow_nan=True), flush=True)
         return _exit_code(result or {})
     except UserError as error:
         message = str(error)
@@ -133,10 +143,10 @@ def _run(arguments: list[str]) -> int:
         message = "out of memory; ask for less at once, or use a machine with more."
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _exit_code(result or {})
     except OSError as error:
         # A full disk, a missing permission: theirs to fix. Files are written atomically.
         place = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror or error}{place}; earlier files are unchanged."
-    print(f"kaem: {printable(message)}", file=sys.stderr)
+    _tell(message)
     return 2

@@ -68,7 +68,7 @@ class _Bar:
         self.bar.update(self.task, completed=step, info=_summary(metrics), rate=rate)
 
     def say(self, message: str) -> None:
-        self.bar.console.print(message, highlight=False, markup=False)
+        self.bar.console.print(printable(message), highlight=False, markup=False)
 
 
 class Counter:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: files are whole, and the same command does the rest
@@ -62,7 +62,8 @@ def _watch(reader: socket.socket) -> None:
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([reader], [], [], left)[0]:
-            os.write(2, b"kaem: stopped; run it again to go on\n")
+            with suppress(OSError):  # whoever listened may have been stopped, too
+                os.write(2, b"kaem: stopped; run it again to go on\n")
             os._exit(code)
         numbers = reader.recv(64)
         if not numbers:

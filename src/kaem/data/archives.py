@@ -15,12 +15,12 @@ from pathlib import Path
 # What zipfile, tarfile and NumPy raise for a damaged file depends on where the damage is. RuntimeError
 # is for what is encrypted, needs another unzip, or is nested too deeply.
 DAMAGE = (
-    *(OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError, MemoryError),
+    *(OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
 )
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others unpack without a limit
 _ALWAYS = 2**28  # bytes that anything may be unpacked to
-_RATIO = 100  # times its size in the file, that more is unpacked to
+_RATIO = 500  # times its size in the file, that more is unpacked to
 
 
 def check_ratio(packed: int, unpacked: int, always: int = _ALWAYS) -> None:
@@ -28,7 +28,7 @@ def check_ratio(packed: int, unpacked: int, always: int = _ALWAYS) -> None:
     if unpacked > max(always, _RATIO * packed):
         raise ValueError(
             f"it would be unpacked from {packed / 1e6:.3g} MB to {unpacked / 1e6:,.0f} MB, more than "
-            f"{_RATIO} times as much"
+            f"{_RATIO} times as much; if that is right, unpack it first, or save it with np.save"
         )
 
 
@@ -40,7 +40,8 @@ class _Bounded(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > self.most:
             raise ValueError(
-                f"its directory has {size / 1e6:,.0f} MB, expected at most {self.most / 1e6:,.0f}"
+                f"its directory has {size / 1e6:,.0f} MB, expected at most {self.most / 1e6:,.0f}; if that "
+                "is right, unpack it and give the folder"
             )
         return super().read(size)
 

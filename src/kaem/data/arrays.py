@@ -107,7 +107,10 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
-            _check_header(file, size)
+            try:
+                _check_header(file, size)
+            except MemoryError as error:  # of Python's parser; the array itself may not fit, either
+                raise ValueError("its header does not parse") from error
             return np.lib.format.read_array(file, allow_pickle=False)
     except (*DAMAGE, SyntaxError, tokenize.TokenError) as error:
         reason = str(error)

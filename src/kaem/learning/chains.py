@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..parallel import average
 from ..posterior.kernels import SAMPLERS, per_chain
 from ._learner import AbstractLearner, Info, Memory, Objective, number
 
@@ -77,7 +78,7 @@ class Chains(AbstractLearner):
         self, value: Array, model: "LatentModel", z: Array, info: Info, memory: Memory
     ) -> Objective:
         """Return `value`, or NaN where many chains, which ended at z, are lost; what was seen and is kept."""
-        lost = jnp.maximum(info.pop("astray"), model.prior.lost(z))
+        lost = jnp.maximum(*average((info.pop("astray"), model.prior.lost(z))))
         info |= {"lost": lost, "reconstruction": model.squared_error(info["log_likelihood"])}
         return jnp.where(lost > _LOST, jnp.nan, value), (jax.lax.stop_gradient(info), memory)
 
@@ -89,8 +90,7 @@ class Chains(AbstractLearner):
                 "chains have diverged, as they do where it has become steep: lower "
                 "prior.step_size or optimiser.prior_rate"
             )
-        # An average over devices: one of them may have lost its chains alone.
-        if info["lost"] <= _LOST / jax.device_count():
+        if info["lost"] <= _LOST:
             return None
         return (
             f"the Langevin chains diverged: {info['lost']:.0%} of the latents drifted through half of "

@@ -106,6 +106,7 @@ def _write(source: RunFolder, target: RunFolder, model: object) -> None:
     record |= own | {"aligned": str(source.path.resolve())}
     config = read_config(source.model_file) | own
     try:
+        target.start_file.unlink(missing_ok=True)  # a kill may have left that of another run
         save(model, target.model_file, config)
         if source.history_file.is_file():
             write_atomically(target.history_file, source.history_file.read_bytes())

@@ -65,6 +65,7 @@ def start(run: RunFolder, what: str, settings: Settings, model: Any, data: dict[
     What the run starts from is kept in it: resuming needs no other folder.
     """
     refuse_existing(run.path)
+    run.start_file.unlink(missing_ok=True)  # a kill may have left that of another run
     if settings.starts_from_files:
         save(model, run.start_file)
     record = {
@@ -91,6 +92,7 @@ def _resumed(
             f"{record['data']}. Point --data to the same data, or start a new run."
         )
     run.check_model()
+    checkpoint.tidy(run.checkpoints)
     state, notes = checkpoint.read(run.checkpoints, state, record.get("run"))
     reached = run.step()
     found = bool(checkpoint.steps(run.checkpoints))
@@ -149,6 +151,8 @@ def train(
     x, model = data_and_model(settings, say=watcher.say)
     settings.learner().check(model)
     with writing(run):
+        if resume and run.config_file.is_file():  # by a process that was faster, and is gone
+            return _continued(run, repeated_settings(run, what, **changes), True, watcher)
         start(run, what, settings, model, _fingerprint(x))
         run.check_folders()
         watcher.say(

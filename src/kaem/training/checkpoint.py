@@ -69,6 +69,18 @@ def write(folder: Path, state: State, keep: int, run: str | None = None, every: 
         remove(folder, old)
 
 
+def tidy(folder: Path) -> None:
+    """Put back what a kill between two renames left aside, and remove the rest of what kills leave."""
+    for aside in sorted(folder.glob(".*.old")) + sorted(folder.glob(".*.tmp")):
+        final = folder / aside.name.split(".")[1]
+        if aside.is_symlink() or not re.fullmatch("[0-9]{8,18}", final.name):
+            continue  # not ours
+        if aside.suffix == ".old" and not final.exists():
+            os.replace(aside, final)
+        else:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
 def remove(folder: Path, step: int) -> None:
     """Remove the checkpoint of a step, if it is there."""
     shutil.rmtree(folder / f"{step:08d}", ignore_errors=True)

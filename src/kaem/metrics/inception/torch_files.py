@@ -123,7 +123,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
             file.seek(0)
             # Whole: of a file on disk, as many bytes are allocated as a damaged length asks for.
             return _read_legacy(io.BytesIO(file.read()))
-    except (*DAMAGE, IndexError, AttributeError) as error:
+    except (*DAMAGE, IndexError, AttributeError, MemoryError) as error:
         ours = isinstance(error, OSError | zipfile.BadZipFile) or type(error) is ValueError
         reason = error if ours else "what it holds does not parse"
         raise UserError(
