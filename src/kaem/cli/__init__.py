@@ -109,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tell(message: str) -> None:
     """Write to standard error, if anybody still listens there."""
     try:
-        lines = "\n".join(printable(line) for line in message.split("\n"))
-        print(f"kaem: {lines}", file=sys.stderr, flush=True)
+        print(f"kaem: {printable(message)}", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -194,6 +194,14 @@ class RunFolder:
         )
         return {n: e for n, e in details.items() if n not in old}, note if old else ""
 
+    def tidy(self) -> None:
+        """Remove what kills left of files that training writes; others may be writing theirs."""
+        for file in (self.config_file, self.model_file, self.start_file, self.history_file):
+            for left in self.path.glob(f".{file.name}.*.tmp"):
+                left.unlink(missing_ok=True)
+        for left in self.samples.glob(".*.png.*.tmp"):
+            left.unlink(missing_ok=True)
+
     def check_folders(self) -> None:
         """Raise if a folder that is written to is a link that leads out of the run."""
         top = Path(os.path.realpath(self.path))

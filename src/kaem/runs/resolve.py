@@ -135,15 +135,15 @@ def repeated_settings(run: RunFolder, what: str, **changes: Any) -> Settings:
         ours["training.steps"] = theirs["training.steps"]
     absent = "nothing"
     differences = [
-        f"  {name}: run has {ours.get(name, absent)}, command says {theirs.get(name, absent)}"
+        f"{name}: run has {ours.get(name, absent)}, command says {theirs.get(name, absent)}"
         for name in sorted(ours.keys() | theirs.keys())
         if ours.get(name) != theirs.get(name)
     ]
     if differences:
         raise UserError(
-            f"{run.path} is a run with other settings than these:\n"
-            + "\n".join(differences)
-            + "\nLeave out what differs (or continue the run as it is with --resume), or choose another "
+            f"{run.path} is a run with other settings than these ("
+            + "; ".join(differences)
+            + "). Leave out what differs (or continue the run as it is with --resume), or choose another "
             "folder with --out."
         )
     return own

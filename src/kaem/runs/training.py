@@ -92,6 +92,7 @@ def _resumed(
             f"{record['data']}. Point --data to the same data, or start a new run."
         )
     run.check_model()
+    run.tidy()
     checkpoint.tidy(run.checkpoints)
     state, notes = checkpoint.read(run.checkpoints, state, record.get("run"))
     reached = run.step()
