@@ -102,6 +102,7 @@ def test_two_devices_learn_what_one_does(settings, monkeypatch):
     longer = {"steps": 50, "log_every": 10, "checkpoint_every": 50, "sample_every": 50}
     settings = Settings.from_dict(merge(settings.to_dict(), {"training": longer}))
     x, curves = coloured(), []
+    monkeypatch.setattr(type(settings.learner()), "splits", lambda self, batch: batch)
     for mesh in (training_mesh, lambda batch: None):
         monkeypatch.setattr("kaem.training.dispatch.training_mesh", mesh)
         _, history = run_to_end(fresh(settings, x), settings, x)
