@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 from kaem import UserError, train
@@ -10,20 +9,7 @@ from kaem.runs import RunFolder, session
 from kaem.settings import merge
 from kaem.training import checkpoint, loop
 from support.runs import Listener, numbers
-from support.training import TINY, images
-
-
-@pytest.fixture(scope="module")
-def blobs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "blobs.npy"
-    np.save(path, images())
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(blobs, tmp_path_factory):
-    """A run that nothing interrupted."""
-    return train("digits-kan", tmp_path_factory.mktemp("runs") / "whole", data=blobs, set=TINY).run
+from support.training import TINY
 
 
 def test_the_same_call_starts_continues_and_finds_the_run_finished(blobs, whole, tmp_path):

@@ -21,19 +21,6 @@ from support.pictures import assert_drawn
 from support.training import TINY, images
 
 
-@pytest.fixture(scope="module")
-def blobs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "blobs.npy"
-    np.save(path, images())
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(blobs, tmp_path_factory):
-    """A run that nothing interrupted."""
-    return train("digits-kan", tmp_path_factory.mktemp("runs") / "whole", data=blobs, set=TINY).run
-
-
 def test_run_folder_interrupted_and_resumed_equals_uninterrupted(blobs, whole, tmp_path):
     class Press(Watcher):
         def log(self, step, metrics, speed):
