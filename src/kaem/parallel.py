@@ -4,8 +4,8 @@ On CPU that is one device for each core, which `kaem.cli` asks for: XLA runs a d
 operations on one thread, so two devices with half a batch each keep two cores busy where one
 device cannot. In a program of your own, set `JAX_NUM_CPU_DEVICES` before JAX is imported.
 
-Several processes, on one machine or many, run the same program after `connect`. Each keeps all of a
-model and of the training's state, sees its share of every batch, and computes what lies between
+Several processes, on one machine or many, run the same program after `kaem.processes.connect`. Each keeps
+all of a model and of the training's state, sees its share of every batch, and computes what lies between
 updates by itself, from the same numbers.
 """
 
@@ -133,33 +133,3 @@ def here(tree: Any) -> Any:
     if jax.process_count() == 1:
         return tree
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
-
-
-# Processes.
-
-
-def connect(address: str | None, processes: int | None = None, process: int | None = None) -> None:
-    """Join the other processes of a training, before JAX is used for anything else.
-
-    **Arguments:** `address` is the HOST:PORT of process 0; without it, as the cluster says. `processes`
-    is how many there are, and `process` which one this is.
-    """
-    try:
-        jax.distributed.initialize(address, processes, process, initialization_timeout=120)
-    except (RuntimeError, ValueError) as error:
-        what = f"at {address} " if address else "of a cluster "
-        raise UserError(
-            f"the other processes {what}were not found ({str(error).splitlines()[0]}). Give the address "
-            "HOST:PORT of process 0, how many processes there are, and which one this is; under Slurm or "
-            "Open MPI, and on TPUs, give nothing."
-        ) from error
-
-
-def agreed(value: Any) -> Any:
-    """Return what the first process says: a number, or an array of a shape that all know."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental.multihost_utils import broadcast_one_to_all
-
-    found = np.asarray(broadcast_one_to_all(np.asarray(value)))
-    return found if found.ndim else found.item()

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from kaem.parallel import connect
+from kaem.processes import connect
 from support.chains import THERMO, coloured, small
 from support.encoders import ENCODED
 

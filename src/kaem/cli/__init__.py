@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..cache import keep_compiled_programs
 from ..errors import UserError, printable
+from .options import cores
 from .stopping import AGAIN, AT_ONCE, Stopped, stoppable
 
 
@@ -74,18 +75,15 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _leaves(sub: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     nested = [a for a in sub._actions if isinstance(a, argparse._SubParsersAction)]
     return [p for action in nested for p in action.choices.values()] or [sub]
 
 
 def _exit_code(result: dict[str, Any]) -> int:
-    """75 for an interrupted run, 2 where `data check` found something bad."""
+    """75 for an interrupted run, 2 where `data check` found something bad, or that of other processes."""
+    if "exit_code" in result:
+        return int(result["exit_code"])
     if result.get("interrupted"):
         return AGAIN
     entries = (value for value in result.values() if isinstance(value, dict))
@@ -123,9 +121,10 @@ def _run(arguments: list[str]) -> int:
                 raise UserError(
                     f"{name} is empty, as an unset variable of the shell is; give a value."
                 )
+        options.arguments = arguments
         # One device for each core (see kaem.parallel), decided before JAX is imported.
         if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-            os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(_cores()))
+            os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores()))
         keep_compiled_programs()
         module = importlib.import_module(VERBS[options.verb].module)
         result = module.run(options)

@@ -1,6 +1,7 @@
 """What several verbs ask of their arguments, and say in their help."""
 
 import argparse
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,12 @@ NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
 OUTPUT = ("-o", "--output")
 RUN: dict[str, Any] = {"metavar": "RUN", "help": "a run folder"}
 MODEL: dict[str, Any] = {"metavar": "RUN", "help": "a run folder or a .safetensors model"}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def seed(text: str) -> int:

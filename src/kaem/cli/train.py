@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from . import launching
 from .options import FLAG, NUMBER, list_in_help, seed
 from .progress import progress, say
 from .stopping import Stopped
@@ -32,11 +33,26 @@ def configure(parser: Any) -> None:
         "--resume", nargs="?", type=_resume, const=True, default=False, metavar="auto", help=further
     )
     add("--dry-run", **FLAG, help="show shapes, sizes and speed; write nothing")
+    several = parser.add_argument_group("several processes, or machines (see the cluster pages)")
+    add = several.add_argument
+    where = "`auto`: as Slurm, Open MPI or a TPU say; HOST:PORT: that of process 0 (default off)"
+    add("--distributed", metavar="auto|off|HOST:PORT", default="off", type=_where, help=where)
+    add("--processes", **NUMBER, help="how many there are, with HOST:PORT")
+    add("--process-id", **NUMBER, help="which one this is, from 0, with HOST:PORT")
+    add("--local-processes", **NUMBER, help="start so many on this machine")
 
 
 def _resume(text: str) -> str:
     if text != "auto":
         expected = "--resume stands alone or before the word auto, and WHAT comes first"
+        raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
+    return text
+
+
+def _where(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text not in ("auto", "off") and not (host and port.isdigit() and 0 < int(port) < 2**16):
+        expected = "--distributed takes auto, off, or HOST:PORT of process 0"
         raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
     return text
 
@@ -69,7 +85,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     name = Path(options.what).stem + (f"-{options.finetune}" if options.finetune else "")
     out = Path(options.out or f"runs/{name}")
     changes = {name: getattr(options, name) for name in _CHANGES}
-
+    launching.check(options)
+    if options.local_processes is not None and options.process_id is None:
+        options.json = False  # the first of them prints
+        return {"exit_code": launching.launch(options.local_processes, options.arguments)}
     from .. import runs
 
     if options.dry_run:
@@ -78,8 +97,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if not options.json:
             print(runs.render(plan))
         return plan
-    with progress() as watcher:
+    where = (options.distributed, options.processes, options.process_id)
+    with launching.joined(*where) as first, progress() as watcher:
         outcome = runs.train(options.what, out, resume=options.resume, watcher=watcher, **changes)
+    if not first():
+        options.json = False
+        return {"interrupted": outcome.interrupted}
     facts = ("step", "interrupted", "seconds", "updates_per_second", "metrics")
     result = {"run": str(out)} | {name: getattr(outcome, name) for name in facts}
     written = []

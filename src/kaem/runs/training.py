@@ -3,9 +3,12 @@
 import json
 import platform
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import jax
@@ -16,14 +19,17 @@ from ..data.checks import trainable_on
 from ..errors import UserError
 from ..files import digest, write_atomically
 from ..loading import read
+from ..processes import is_first, name, together
 from ..serialisation import save
 from ..settings import Settings
 from ..training import checkpoint
+from ..training.checkpoint import shared
 from ..training.plan import State, initial_state
 from .folder import Report, RunFolder, identity
+from .following import Others, introduced
 from .locking import writing
 from .resolve import repeated_settings, resumed_settings, settings_of
-from .session import Outcome, Session, Watcher
+from .session import Outcome, Session, Watcher, WritingSession
 
 
 def data_and_model(
@@ -142,45 +148,71 @@ def train(
     if resume not in (False, True, "auto"):
         raise UserError(f'resume must be True, False or "auto", got {resume!r}.')
     path = Path(out) if out is not None else Path("runs") / Path(what).stem
-    run = RunFolder.open(path) if resume is True else RunFolder(path)
-    if resume is True or (resume and run.config_file.is_file()):
+    if not is_first():
+        return _followed(path)
+    with Others() as others:
+        return _First(watcher, others).train(what, path, resume, changes)
+
+
+class _First:
+    """The process that reads and writes the run folder, or the only one."""
+
+    def __init__(self, watcher: Watcher, others: Others) -> None:
+        self.watcher, self.others = watcher, others
+
+    def train(
+        self,
+        what: str,
+        path: Path,
+        resume: bool | Literal["auto"],
+        changes: dict[str, Any],
+    ) -> Outcome:
+        run = RunFolder.open(path) if resume is True else RunFolder(path)
+        if resume is True or (resume and run.config_file.is_file()):
+            with writing(run):
+                settled = resumed_settings if resume is True else repeated_settings
+                return self.continued(run, settled(run, what, **changes), resume == "auto")
+        refuse_existing(path)
+        settings = settings_of(what, **changes)
+        x, model = data_and_model(settings, say=self.watcher.say)
+        state = initial_state(model, settings.plan(), len(x))
         with writing(run):
-            settled = resumed_settings if resume is True else repeated_settings
-            return _continued(run, settled(run, what, **changes), resume == "auto", watcher)
-    refuse_existing(path)
-    settings = settings_of(what, **changes)
-    x, model = data_and_model(settings, say=watcher.say)
-    settings.learner().check(model)
-    with writing(run):
-        if resume and run.config_file.is_file():  # by a process that was faster, and is gone
-            return _continued(run, repeated_settings(run, what, **changes), True, watcher)
-        start(run, what, settings, model, _fingerprint(x))
+            if resume and run.config_file.is_file():  # by a process that was faster, and is gone
+                return self.continued(run, repeated_settings(run, what, **changes), True)
+            start(run, what, settings, model, _fingerprint(x))
+            run.check_folders()
+            self.watcher.say(
+                f"training {what} on {len(x)} examples of shape {x.shape[1:]} into {path}; compiling first"
+            )
+            return self.trained(run, settings, x, state)
+
+    def continued(self, run: RunFolder, settings: Settings, may_be_done: bool) -> Outcome:
+        """Train an existing run to its end, if it is not there yet."""
+        if may_be_done and _is_finished(run, settings.training.steps):
+            self.watcher.say(f"{run.path} is trained already, to step {settings.training.steps}")
+            self.others.dismiss(settings.training.steps)
+            last = dict(run.history()[-1]) if run.history() else {}
+            metrics = {
+                name: value for name, value in last.items() if name not in ("step", "seconds")
+            }
+            return Outcome(run, settings.training.steps, False, 0.0, None, metrics)
+        x, model = data_and_model(settings, run.start_file, self.watcher.say)
         run.check_folders()
-        watcher.say(
-            f"training {what} on {len(x)} examples of shape {x.shape[1:]} into {path}; compiling first"
-        )
-        session = _session(run, settings, x, watcher)
-        watcher.begin(0, settings.training.steps)
-        return session.train(initial_state(model, settings.plan(), len(x)))
+        state = initial_state(model, settings.plan(), len(x))
+        state, notes = _resumed(run, settings, state, _fingerprint(x))
+        for note in notes:
+            self.watcher.say(note)
+        self.watcher.say(f"resuming {run.path} at step {state.step} of {settings.training.steps}")
+        return self.trained(run, settings, x, state)
 
-
-def _continued(run: RunFolder, settings: Settings, may_be_done: bool, watcher: Watcher) -> Outcome:
-    """Train an existing run to its end, if it is not there yet."""
-    if may_be_done and _is_finished(run, settings.training.steps):
-        watcher.say(f"{run.path} is trained already, to step {settings.training.steps}")
-        last = dict(run.history()[-1]) if run.history() else {}
-        metrics = {name: value for name, value in last.items() if name not in ("step", "seconds")}
-        return Outcome(run, settings.training.steps, False, 0.0, None, metrics)
-    x, model = data_and_model(settings, run.start_file, watcher.say)
-    run.check_folders()
-    state = initial_state(model, settings.plan(), len(x))
-    state, notes = _resumed(run, settings, state, _fingerprint(x))
-    for note in notes:
-        watcher.say(note)
-    watcher.say(f"resuming {run.path} at step {state.step} of {settings.training.steps}")
-    session = _session(run, settings, x, watcher)
-    watcher.begin(state.step, settings.training.steps)
-    return session.train(state)
+    def trained(self, run: RunFolder, settings: Settings, x: np.ndarray, state: State) -> Outcome:
+        """Train from `state`, together with the other processes if there are any."""
+        start = run.start_file.read_bytes() if run.start_file.is_file() else b""
+        self.others.introduce({"settings": settings.to_dict(), "data": run.record()["data"]}, start)
+        with together("begin"):
+            session = WritingSession(run, settings, x, _begin(run, settings, x), self.watcher)
+        self.watcher.begin(state.step, settings.training.steps)
+        return session.train(shared(state))
 
 
 def _is_finished(run: RunFolder, steps: int) -> bool:
@@ -193,12 +225,34 @@ def _is_finished(run: RunFolder, steps: int) -> bool:
     return run.step() == steps
 
 
-def _session(run: RunFolder, settings: Settings, x: np.ndarray, watcher: Watcher) -> Session:
+def _followed(path: Path) -> Outcome:
+    """Train as a process beside the first, which says what: nothing is read but the data, nothing written."""
+    told, start = introduced()
+    if "finished" in told:
+        return Outcome(RunFolder(path), told["finished"], False, 0.0, None, {})
+    with TemporaryDirectory() as folder:
+        run = RunFolder(folder)
+        with together("begin"):
+            if start:
+                run.start_file.write_bytes(start)
+            settings = Settings.from_dict(told["settings"])
+            x, model = data_and_model(settings, run.start_file)
+            if _fingerprint(x) != told["data"]:
+                raise UserError(
+                    f"{name()} reads other data than the first process: got {_fingerprint(x)}, expected "
+                    f"{told['data']}. Put the same data at {settings.data.name} everywhere."
+                )
+            session = Session(run, settings, x, _begin(run, settings, x), Watcher())
+        outcome = session.train(shared(initial_state(model, settings.plan(), len(x))))
+    return replace(outcome, run=RunFolder(path))
+
+
+def _begin(run: RunFolder, settings: Settings, x: np.ndarray) -> Callable[[], State]:
     def begin() -> State:  # anew: what training began with may have been overwritten in memory
         model = first_model(settings, x.shape[1:], run.start_file)
         return initial_state(model, settings.plan(), len(x))
 
-    return Session(run, settings, x, begin, watcher)
+    return begin
 
 
 def _fingerprint(x: np.ndarray) -> dict[str, Any]:

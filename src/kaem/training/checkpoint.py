@@ -22,6 +22,7 @@ from safetensors.numpy import save as to_bytes
 
 from ..errors import UserError
 from ..files import check_seal, not_written, sealed, write_atomically
+from ..processes import agreed, told
 from .plan import State
 
 
@@ -37,6 +38,34 @@ def _path(name: str) -> str:
     return name[name.index("[") :]
 
 
+def _header(state: State) -> dict[str, str]:
+    """Return what is to be known of a state beside its arrays."""
+    between = {"sums": state.sums, "logged": state.logged, "rates": state.rates}
+    return {"step": str(state.step), "loop": json.dumps(between), **state.model.form()}
+
+
+def _formed(template: State, header: dict[str, str]) -> State:
+    """Return a state as a header describes it, with the arrays of `template`."""
+    step = int(header["step"])
+    between = json.loads(header.get("loop", json.dumps({"logged": step})))  # older ones: none
+    return replace(template, step=step, model=template.model.with_form(header), **between)
+
+
+def _filled(state: State, values: list[Any]) -> State:
+    """Return the state with these arrays, in the order of `_leaves`."""
+    parts, static = eqx.partition(state.model, eqx.is_array)
+    structure = jax.tree.structure((parts, state.optimiser, state.memory))
+    parts, optimiser, memory = jax.tree.unflatten(structure, values)
+    return replace(state, model=eqx.combine(parts, static), optimiser=optimiser, memory=memory)
+
+
+def shared(state: State) -> State:
+    """Return the state of the first process; others give one that is of the same settings and data."""
+    header = json.loads(told(json.dumps(_header(state)).encode()))
+    state = _formed(state, header)
+    return _filled(state, [jnp.asarray(agreed(leaf), leaf.dtype) for _, leaf in _leaves(state)])
+
+
 def write(folder: Path, state: State, keep: int, run: str | None = None, every: int = 1) -> None:
     """Save `state` of a `run` as `folder/STEP/` and drop all but the newest `keep`.
 
@@ -44,8 +73,7 @@ def write(folder: Path, state: State, keep: int, run: str | None = None, every: 
     which ones there are does not depend on interruptions.
     """
     arrays = {name: np.asarray(leaf) for name, leaf in _leaves(state)}
-    between = {"sums": state.sums, "logged": state.logged, "rates": state.rates}
-    header = {"step": str(state.step), "loop": json.dumps(between), **state.model.form()}
+    header = _header(state)
     if run is not None:
         header["run"] = run
     final = folder / f"{state.step:08d}"
@@ -132,9 +160,7 @@ def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
             raise ValueError(f"it is of step {header['step'][:20]}, in the folder of step {step}")
         if header.get("run", run) != run:  # older ones do not say
             raise ValueError("it is of another run, with other settings or data")
-        model = template.model.with_form(header)
-        between = json.loads(header.get("loop", json.dumps({"logged": step})))  # older ones: none
-        state = replace(template, step=step, model=model, **between)
+        state = _formed(template, header)
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         # By their paths: what else an older optimiser kept shifts the numbers before them.
         stored = {_path(name): value for name, value in arrays.items()}
@@ -150,7 +176,4 @@ def _read_one(path: Path, template: State, step: int, run: str | None) -> State:
             values.append(jnp.asarray(value))
         if header.get("sha256", _digest(arrays)) != _digest(arrays):  # older ones have none
             raise ValueError("its content is not what was written")
-    parts, static = eqx.partition(state.model, eqx.is_array)
-    structure = jax.tree.structure((parts, state.optimiser, state.memory))
-    parts, optimiser, memory = jax.tree.unflatten(structure, values)
-    return replace(state, model=eqx.combine(parts, static), optimiser=optimiser, memory=memory)
+    return _filled(state, values)

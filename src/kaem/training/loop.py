@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..models import AbstractModel, as_float
-from ..parallel import agreed
+from ..processes import agreed
 from .dispatch import Dispatch
 from .optimiser import averages, begun_anew
 from .parameters import is_frozen, parameters

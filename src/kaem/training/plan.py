@@ -11,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 from ..errors import UserError
 from ..learning import AbstractLearner
 from ..models import AbstractModel
+from ..parallel import training_mesh
 from .augmentation import Augmentation
 from .optimiser import Adam, Optimiser, averages, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
@@ -92,6 +93,7 @@ class State:
 def initial_state(model: AbstractModel, plan: Plan, examples: int) -> State:
     """Return the state before the first update, for `examples` training examples."""
     plan.learner.check(model)
+    training_mesh(plan.learner.splits(plan.batch_size))  # or it says why there is none
     model = model.trainable()
     memory = plan.learner.memory(model, examples, plan.keyed(3))
     plan.augmentation.check(model.data_shape, persistent="chains" in memory)
