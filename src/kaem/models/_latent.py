@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..generators import AbstractGenerator
+from ..generators import AbstractGenerator, Half
 from ..learning import Langevin
 from ..methods import check_count, compiled
 from ..observation import Lens
@@ -268,6 +268,10 @@ class LatentModel(AbstractModel):
     def trainable(self) -> Self:
         """Return this model with parts that follow their parameters again."""
         return self._with_parts(self.prior.trainable(), self.generator.trainable())
+
+    def halved(self) -> Self:
+        """Return the same model with a generator that computes in bfloat16."""
+        return eqx.tree_at(lambda m: m.generator, self, Half(self.generator))
 
     def _with_parts(self, prior: Any, generator: AbstractGenerator) -> Self:
         return eqx.tree_at(lambda m: (m.prior, m.generator), self, (prior, generator))

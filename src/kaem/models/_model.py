@@ -89,6 +89,13 @@ class AbstractModel(eqx.Module):
         """Return this model without anything that goes stale when its parameters change."""
         return self
 
+    def halved(self) -> Self:
+        """Return this model with a generator that computes in bfloat16, for updates."""
+        raise UserError(
+            f"a {type(self).__name__} has no generator that could compute in bfloat16; leave "
+            "training.precision = float32."
+        )
+
     def finished(self) -> Self:
         """Return the model as it is to be saved and used after training."""
         return self

@@ -19,6 +19,7 @@ from ..models import MODELS, AbstractModel
 from ..observation import LENSES
 from ..priors import PRIORS
 from ..training import Adam, Augmentation, Grid, Plan, Upkeep
+from ..training.plan import PRECISIONS
 from .migrate import migrated
 from .schema import Field, chosen, fields, resolved
 
@@ -67,9 +68,16 @@ class Training:
     checkpoint_every: int = 500
     sample_every: int = 500
     keep_checkpoints: int = 2
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"training.precision must be {' or '.join(PRECISIONS)}, got {self.precision!r}."
+            )
         for name, value in dataclasses.asdict(self).items():
+            if name == "precision":
+                continue
             if value < (name != "seed"):
                 least = "not be negative" if name == "seed" else "be positive"
                 raise ValueError(f"training.{name} must {least}, got {value}.")
@@ -272,6 +280,7 @@ class Settings:
             freeze=_prior if frozen else None,
             new=not self.starts_from_files,
             log_every=t.log_every,
+            precision=t.precision,
             marks=(t.checkpoint_every, t.sample_every),
         )
 

@@ -59,6 +59,7 @@ class _Task(eqx.Module):
     transform: optax.GradientTransformation
     augmentation: Augmentation
     mesh: Any
+    halved: bool
     steps: Array
     key: PRNGKeyArray
     variation: PRNGKeyArray  # of images, before they are split among devices
@@ -69,6 +70,8 @@ class _Task(eqx.Module):
 
         def loss(params: Any, memory: Any, x: Any, key: Any, rest: Any, progress: Any) -> Any:
             model = with_parameters(rest, params)
+            if self.halved:
+                model = model.halved()
             value, (info, memory) = learner.objective(model, x, key, memory, progress)
             return -value, ({"loss": -value} | info, memory)
 
@@ -146,7 +149,7 @@ class Dispatch:
         numbers = (jnp.int32(plan.steps), plan.keyed(1), plan.keyed(7))
         arrays, numbers = everywhere((arrays, numbers), self.mesh)
         rest, learner = eqx.combine(arrays, static)
-        how = (rest, learner, plan.transform, plan.augmentation, self.mesh)
+        how = (rest, learner, plan.transform, plan.augmentation, self.mesh, plan.halved)
         return _Task(*how, *numbers), trained
 
     def _batches(self, start: int, stop: int) -> tuple[Array, Array]:

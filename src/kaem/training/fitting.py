@@ -71,6 +71,7 @@ def fit(
     augmentation: Augmentation | None = None,
     freeze: Where | None = None,
     log_every: int = 50,
+    precision: str = "float32",
     validation: np.ndarray | None = None,
     callback: Callable[[dict[str, Any], Any], bool | None] | None = None,
 ) -> tuple[Any, list[dict[str, Any]]]:
@@ -84,8 +85,8 @@ def fit(
     any transformation of optax, or `kaem.Adam(prior_rate=..., generator_rate=...)`. `upkeep` says how
     fine tables are kept and when grids move, `augmentation` how images vary from visit to visit. `freeze`
     selects a part of the model that is not trained, such as `lambda model: model.prior`, which may come
-    from another model. `validation` are examples
-    that are judged at every log step and not learned from: records then have `validation_loss` and the
+    from another model. With the `precision` "bfloat16" the generator computes in that while it learns; its
+    weights, the prior and losses are float32. `validation` are examples that are judged at every log step and not learned from: records then have `validation_loss` and the
     like. `callback(record, model)` is called at every log step, with the model in training
     (`model.prepared()` samples faster); if it returns True, training stops there. What was done on the
     way, such as refining tables, is told in the `notes` of a record.
@@ -120,6 +121,7 @@ def fit(
         freeze=freeze,
         new=is_new(model),
         log_every=log_every,
+        precision=precision,
     )
     state = initial_state(model, plan, len(x))
     judge = None

@@ -17,6 +17,8 @@ from .optimiser import Adam, Optimiser, averages, transformation
 from .parameters import Where, is_frozen, parameters, with_parameters, without
 from .upkeep import Upkeep
 
+PRECISIONS = ("float32", "bfloat16")
+
 
 class TrainingDiverged(UserError):
     """A loss or gradient is no longer finite; `state` is the last one that was."""
@@ -47,11 +49,17 @@ class Plan:
     freeze: Where | None = None  # a part of the model that is not trained
     new: bool = True  # whether the model has learned nothing yet that grids could lose
     log_every: int = 50
+    precision: str = "float32"  # of what the generator computes in an update
     marks: tuple[int, ...] = ()  # further intervals at whose multiples the loop yields
 
     @property
     def transform(self) -> optax.GradientTransformation:
         return transformation(self.optimiser, self.steps)
+
+    @property
+    def halved(self) -> bool:
+        """Return whether the generator computes in bfloat16."""
+        return self.precision == "bfloat16"
 
     def start(self, model: AbstractModel) -> Any:
         """Return the optimiser's state before the first update of a model."""
@@ -93,6 +101,10 @@ class State:
 def initial_state(model: AbstractModel, plan: Plan, examples: int) -> State:
     """Return the state before the first update, for `examples` training examples."""
     plan.learner.check(model)
+    if plan.precision not in PRECISIONS:
+        raise ValueError(f"precision must be {' or '.join(PRECISIONS)}, got {plan.precision!r}.")
+    if plan.halved:
+        model.halved()  # or it says why not
     training_mesh(plan.learner.splits(plan.batch_size))  # or it says why there is none
     model = model.trainable()
     memory = plan.learner.memory(model, examples, plan.keyed(3))
