@@ -11,9 +11,9 @@ and reconstructions are $G(z)$. What all images have in common, $\mu$, is not bl
 `focused` finds $b$ in closed form. At a frequency where images $x$ and the means $r$ of their latents
 have the covariance $c$ and variances $v_x$, $v_r$, the means lack contrast by the coherence
 $\rho = c/\sqrt{v_x v_r}$ (for exact means, $v_r = \rho^2 v_x$), and are grain but for the share $w = \min(c/v_r, 1)$. Hence
-$$\frac1b = w\,\frac{(1+\epsilon)\,\rho}{\rho^2 + \epsilon},$$
-which is $1/\rho$ where the means know most of the image, and less than 1, so that grain fades, where they
-know nothing. The brightness of an image passes unchanged.
+$$\frac1b = \frac{w}{\rho}\;\frac{\rho^8}{\rho^8 + \epsilon^4},$$
+which is $1/\rho$ where the means know more than a share $\epsilon$ of the image, and soon less than 1, so that
+grain fades, where they know less. The brightness of an image passes unchanged.
 """
 
 from typing import Any, Self
@@ -38,7 +38,7 @@ class Lens(eqx.Module):
     coherence: float = eqx.field(static=True)
 
     def __init__(
-        self, data_shape: tuple[int, ...], *, most: float = 3.0, coherence: float = 0.02
+        self, data_shape: tuple[int, ...], *, most: float = 3.0, coherence: float = 0.08
     ) -> None:
         r"""Make a lens that changes nothing yet.
 
@@ -92,7 +92,7 @@ class Lens(eqx.Module):
         c = np.maximum(self._pooled(of_x * of_means), 0.0)
         rho, epsilon = np.minimum(c / np.sqrt(v_x * v_r), 1.0), self.coherence
         # Where means lag behind the images, with a share above 1, learning will raise them.
-        gain = np.minimum(c / v_r, 1.0) * (1 + epsilon) * rho / (rho**2 + epsilon)
+        gain = np.minimum(c / v_r, 1.0) * rho**7 / (rho**8 + epsilon**4)
         transfer = 1 / np.clip(gain, 1 / self.most, self.most)
         transfer[0] = 1.0
         new = (as_array(transfer), as_array(np.asarray(x, np.float64).mean(axis=0)))

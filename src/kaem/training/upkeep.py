@@ -51,7 +51,7 @@ class Upkeep:
     alignments: int = (
         0  # how often the prior is moved to where an encoder's latents are, last at the end
     )
-    aligned_examples: int = 4000  # whose latents say where that is
+    aligned_examples: int = 20_000  # whose latents say where that is
     focusings: int = 3  # how often a lens is adjusted, in the last third of the updates
     focused_examples: int = 2000  # whose reconstructions say how
     grid: Grid = field(default_factory=Grid)
