@@ -216,9 +216,11 @@ class RunFolder:
 
 def identity(settings: dict[str, Any], data: dict[str, Any]) -> str:
     """Return a digest of what a run is: its data, and its settings but for those that resuming may change."""
-    free = {"training": "steps", "data": "name"}
+    free = {"training": ("steps",), "data": ("name", "memory")}
     fixed = {
-        section: {name: value for name, value in values.items() if name != free.get(section)}
+        section: {
+            name: value for name, value in values.items() if name not in free.get(section, ())
+        }
         for section, values in settings.items()
     }
     return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jax
-import numpy as np
 
+from ..data.rows import Examples
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..files import NotWritten, write_atomically
 from ..serialisation import save
@@ -71,7 +71,7 @@ class Session:
         self,
         run: RunFolder,
         settings: Settings,
-        x: np.ndarray,
+        x: Examples,
         begin: Callable[[], State],
         watcher: Watcher,
     ) -> None:

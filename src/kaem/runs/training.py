@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from ..data import load as load_data
 from ..data.checks import trainable_on
+from ..data.rows import Examples
 from ..errors import UserError
 from ..files import digest, write_atomically
 from ..loading import read
@@ -28,14 +28,15 @@ from .session import Outcome, Session, Watcher
 
 def data_and_model(
     settings: Settings, start: Path | None = None, say: Report = lambda _: None
-) -> tuple[np.ndarray, Any]:
+) -> tuple[Examples, Any]:
     """Return the examples that settings name, and a model that can learn from them.
 
     The model is that of the file `start`, if it is there, or the untrained one of the settings.
     """
     d = settings.data
     options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
-    x = load_data(d.name, d.key, **options, say=say)
+    memory = None if d.memory is None else d.memory * 2**20
+    x = load_data(d.name, d.key, **options, say=say, memory=memory)
     model = first_model(settings, x.shape[1:], start)
     size = settings.training.batch_size
     trainable_on(x, d.name, batch_size=size, output=model.output, shape=model.data_shape)
@@ -193,7 +194,7 @@ def _is_finished(run: RunFolder, steps: int) -> bool:
     return run.step() == steps
 
 
-def _session(run: RunFolder, settings: Settings, x: np.ndarray, watcher: Watcher) -> Session:
+def _session(run: RunFolder, settings: Settings, x: Examples, watcher: Watcher) -> Session:
     def begin() -> State:  # anew: what training began with may have been overwritten in memory
         model = first_model(settings, x.shape[1:], run.start_file)
         return initial_state(model, settings.plan(), len(x))
@@ -201,5 +202,6 @@ def _session(run: RunFolder, settings: Settings, x: np.ndarray, watcher: Watcher
     return Session(run, settings, x, begin, watcher)
 
 
-def _fingerprint(x: np.ndarray) -> dict[str, Any]:
-    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest(x)}
+def _fingerprint(x: Any) -> dict[str, Any]:
+    known = x.survey.sha256 if hasattr(x, "layout") else digest(x)  # of the same bytes
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": known}
