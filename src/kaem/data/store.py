@@ -204,7 +204,10 @@ def _make_room(where: Path, needed: int, what: str) -> None:
         lock = FileLock(left.with_suffix(".lock"), timeout=0, fallback_to_soft=False)
         with contextlib.suppress(OSError, Timeout), lock:
             left.unlink(missing_ok=True)
-    kept = {path: path.stat().st_size for path in where.iterdir() if path.is_file()}
+    kept = {}
+    for path in where.iterdir():
+        with contextlib.suppress(OSError):  # another process may have removed it
+            kept[path] = path.stat().st_size
     total, disk = sum(kept.values()), shutil.disk_usage(where)
     chosen = os.environ.get("KAEM_DATA_CACHE")
     try:

@@ -35,8 +35,7 @@ def data_and_model(
     """
     d = settings.data
     options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
-    memory = None if d.memory is None else d.memory * 2**20
-    x = load_data(d.name, d.key, **options, say=say, memory=memory)
+    x = load_data(d.name, d.key, **options, say=say, memory=d.memory_bytes)
     model = first_model(settings, x.shape[1:], start)
     size = settings.training.batch_size
     trainable_on(x, d.name, batch_size=size, output=model.output, shape=model.data_shape)

@@ -60,6 +60,11 @@ class Data:
         if self.memory is not None and self.memory < 0:
             raise ValueError(f"data.memory must not be negative, or none, got {self.memory}.")
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Return `memory` in bytes."""
+        return None if self.memory is None else self.memory * 2**20
+
 
 @dataclass(frozen=True)
 class Training:
