@@ -45,8 +45,9 @@ def test_rows_say_what_they_are(on_disk):
     for wrong in (COUNT, [0, -COUNT - 1]):
         with pytest.raises(IndexError, match="no example"):
             on_disk[wrong]
-    with pytest.raises(IndexError, match="by integers"):
-        on_disk[0.5]
+    for wrong in (0.5, (0, 1), [True] * COUNT):
+        with pytest.raises(IndexError, match="by integers"):
+            on_disk[wrong]
     with pytest.raises(ValueError, match="cannot reshape"):
         on_disk.reshape(COUNT * 6)
 

@@ -52,6 +52,17 @@ def test_a_folder_is_the_same_on_disk_for_any_number_of_processes(tmp_path, monk
     np.testing.assert_array_equal(load(source, memory=0)[0], colours(1, 8, 9)[0])
 
 
+def test_folders_that_look_alike_are_told_apart(tmp_path, monkeypatch):
+    """The same names, sizes and times, as copies and archives have them."""
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    for name, shade in (("a", 10), ("b", 20)):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4), shade).save(tmp_path / name / "0.bmp")
+        os.utime(tmp_path / name / "0.bmp", (1e9, 1e9))
+    shades = [int(load(str(tmp_path / name), memory=0)[0][0, 0, 0]) for name in "ab"]
+    assert shades == [10, 20]
+
+
 def test_zip_files_resized_arrays_and_celeba(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "cores", lambda: 1)
     files = {f"{i}.png": encoded(Image.fromarray(x)) for i, x in enumerate(colours(5, 9))}
@@ -101,6 +112,7 @@ def test_notes_are_the_same_and_are_said_every_time(tmp_path):
     Image.new("RGB", (9, 7)).save(tmp_path / "a" / "0002.png")
     inside, outside, again = [], [], []
     load(source, size=4, say=inside.append)
+    load(source, size=4, memory=0, mixed=True)  # which says less
     load(source, size=4, memory=0, say=outside.append)
     load(source, size=4, memory=0, say=again.append)
     assert len(inside) == 2

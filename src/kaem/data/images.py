@@ -243,7 +243,7 @@ class Images:
         """Return what the pixels are a function of: what to do with which files, and when those were written."""
         from PIL import __version__
 
-        yield "images", self.options.size, self.crop, __version__
+        yield self.recipe(), str(self.path.resolve()), __version__
         places = [self.path / name for name in self.names] if self.path.is_dir() else [self.path]
         yield from self.names
         for place in places:

@@ -89,7 +89,7 @@ class Table:
         """Return everything that the examples are a function of."""
         from PIL import __version__
 
-        yield "parquet", self.columns, self.options.size, __version__
+        yield self.recipe(), __version__
         for file in self.files:
             yield written(file)
 

@@ -91,7 +91,7 @@ class Rows:
         which = np.asarray(index)
         if not which.size:
             which = which.astype(int)
-        if which.dtype.kind not in "iu":
+        if which.dtype.kind not in "iu" or isinstance(index, tuple):
             raise IndexError(
                 f"examples on disk are indexed by integers, arrays of them or a slice, got {index!r}."
             )

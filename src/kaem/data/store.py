@@ -180,8 +180,9 @@ def _decode(source: "Source", place: Path, say: Callable[[str], None]) -> None:
             write_atomically(_beside(place), _written(survey, source.notes()))
             os.replace(temporary, place)
         finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            for left in (temporary, Path(f"{temporary}.alone")):
+                with contextlib.suppress(OSError):
+                    left.unlink()
     except OSError as error:
         raise _unwritable(place, error) from error
     say(f"decoded {source.shape[0]:,} in {time.monotonic() - began:.0f} s")
