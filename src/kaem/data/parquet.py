@@ -67,7 +67,12 @@ class Table:
         count = min(sum(counts), options.limit or sum(counts))
         if not count:
             raise UserError(f"{path} holds no rows. Check how it was saved.")
-        sample = next(self._batches(next(f for f, n in zip(files, counts, strict=True) if n), 0, 1))
+        file = next(file for file, n in zip(files, counts, strict=True) if n)
+        about = _opened(file).metadata
+        groups = [g for g in range(about.num_row_groups) if about.row_group(g).num_rows > 0]
+        sample = next(self._batches(file, groups[0], 1), None) if groups else None
+        if not sample:
+            raise UserError(f"{path} says that it has {count} rows, and has none; it is damaged.")
         if _is_image(sample.schema.field(0).type) and len(columns) == 1:
             data = _bytes_of(sample, path, 0)[0]
             self.images = Images(path, ["row 0"], lambda _: data, options)
