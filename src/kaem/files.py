@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,17 @@ def sha256(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest(x: np.ndarray, *, header: str = "") -> str:
-    """Return the SHA-256 of an array's content, after a `header` of the caller's."""
+def blocks(x: Any, most: int = 2**24) -> Iterator[np.ndarray]:
+    """Return examples, in memory or on disk, some at a time: about `most` bytes, in order."""
+    step = max(1, most * len(x) // max(1, x.nbytes))
+    return (x[start : start + step] for start in range(0, len(x), step))
+
+
+def digest(x: Any, *, header: str = "") -> str:
+    """Return the SHA-256 of an array's content, or of examples on disk, after a `header` of the caller's."""
     found = hashlib.sha256(header.encode())
-    found.update(np.ascontiguousarray(x).data)
+    for block in blocks(x) if x.ndim else [x]:
+        found.update(np.ascontiguousarray(block).data)
     return found.hexdigest()
 
 

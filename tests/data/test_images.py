@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from kaem import UserError
-from kaem.data import images, load
+from kaem.data import decoding, images, load
 from support.image_files import colours, encoded, some_images, write_zip
 
 
@@ -201,7 +201,7 @@ def test_what_is_done_to_unusual_images_is_said(tmp_path):
 def test_too_many_large_images_are_refused(tmp_path, monkeypatch):
     for i in range(3):
         Image.new("L", (8, 8)).save(tmp_path / f"{i}.png")
-    monkeypatch.setattr(images, "_MAX_GIGABYTES", 150e-9)
+    monkeypatch.setattr(decoding, "_MAX_GIGABYTES", 150e-9)
     with pytest.raises(UserError, match=r"data.size=N.*data.limit=N"):
         load(str(tmp_path))
     assert load(str(tmp_path), limit=2).shape == (2, 8, 8, 1)

@@ -396,6 +396,34 @@ ZIP = {
     "good, the same name twice": lambda: Archive().add(b"a.png", _PNG).add(b"a.png", _PNG).bytes(),
 }
 
+# Parquet
+
+
+def parquet(**columns: Any) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = io.BytesIO()
+    how = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    parquet.write_table(pyarrow.table(columns), buffer, **how)
+    return buffer.getvalue()
+
+
+PARQUET = {
+    "a bomb of numbers": lambda: parquet(a=np.zeros(80 * 2**20, bool)),
+    "a bomb of lists": lambda: parquet(a=[np.zeros(40 * 2**20, bool)] * 2),
+    "an image of 268 MB": lambda: parquet(a=[bytes(2**28 + 1)]),
+    "large images": lambda: parquet(a=[png(8000, 8000)] * 40),
+    "text for images": lambda: parquet(a=[b"hello"]),
+    "names of control characters": lambda: parquet(**{"a\x1b[31m\n": ["x"], "b": ["y"]}),
+    "no rows": lambda: parquet(a=np.zeros(0)),
+    "no columns": lambda: parquet(),
+    "nothing between the ends": b"PAR1" + bytes(4) + b"PAR1",
+    "much about itself": b"PAR1" + bytes(100) + struct.pack("<I", 2**31) + b"PAR1",
+    "nothing": b"",
+    "good, an image": lambda: parquet(a=[_PNG]),
+}
+
 # Files of torch
 
 

@@ -178,6 +178,23 @@ def _zip() -> list[bytes]:
     return files
 
 
+def _parquet() -> list[bytes]:
+    import pyarrow
+    from pyarrow import parquet
+
+    lists = [[float(i + j) for j in range(3)] for i in range(5)]
+    files = []
+    for columns in (
+        {"a": np.linspace(0, 1, 9), "b": np.arange(9), "c": ["text"] * 9},
+        {"x": lists, "label": np.arange(5)},
+        {"image": [{"bytes": picture("PNG"), "path": "a.png"}] * 3},
+    ):
+        buffer = io.BytesIO()
+        parquet.write_table(pyarrow.table(columns), buffer, row_group_size=4)
+        files.append(buffer.getvalue())
+    return files
+
+
 def _torch(name: str = "archive/data.pkl") -> list[bytes]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -314,6 +331,9 @@ _ALL = (
         (b"IDAT", b"acTL", b"tRNS", b"Exif\0\0", b"ANIM", b"\xff\xd8"),
     ),
     Target("zip", "a.zip", _load_data, _zip, hostile.ZIP, (b"PK\5\6", b"../../"), _FIRST_IMAGE),
+    Target(
+        "parquet", "a.parquet", _load_data, _parquet, hostile.PARQUET, (b"PAR1", b"ARROW:schema")
+    ),
     Target(
         "torch",
         "a.pt",

@@ -77,7 +77,7 @@ def _settings(assignments: list[str]) -> dict[str, Any]:
     for assignment in assignments:
         values = override(values, assignment)
     known = fields(Data, "data")
-    del known["name"]
+    del known["name"], known["memory"]  # what is checked is read whole
     if values.keys() != {"data"} or "name" in values["data"]:
         raise UserError(
             f"`kaem data check` takes --set data.KEY=VALUE with {', '.join(known)}, got "

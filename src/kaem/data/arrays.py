@@ -8,7 +8,8 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..errors import UserError, brief
 from .archives import DAMAGE, check_member, check_ratio, open_zip
+from .rows import Layout
 
 Split = Literal["train", "test"]
 
@@ -64,9 +66,37 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say of which file it is that it is no readable NumPy file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except DAMAGE as error:
+        raise UserError(
+            f"{path} is not a readable NumPy file: {str(error).rstrip('.')}. It may be truncated or "
+            "another format; save plain numeric arrays with np.save or np.savez."
+        ) from error
+
+
+def large_npy(path: Path, memory: int) -> Layout | None:
+    """Return where the numbers of a `.npy` file are, if in memory they would fill more than `memory` bytes."""
+    with _explained(path), open(path, "rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(0)
+        with _parsed():
+            shape, by_columns, dtype = _checked_header(file, path.stat().st_size)
+        number = 1 if dtype == np.uint8 else 4  # others become float32
+        if not shape or dtype.kind not in "biuf" or math.prod(shape) * number <= memory:
+            return None
+        return Layout(str(path), shape, dtype.str, file.tell(), by_columns and len(shape) > 1)
+
+
 def read_array(path: Path, key: str | None = None, split: Split = "train") -> np.ndarray:
     """Read a `.npy` file, or one array of a `.npz` file."""
-    try:
+    with _explained(path):
         with open(path, "rb") as file:
             begins = file.read(len(_MAGIC))
             file.seek(0)
@@ -78,13 +108,6 @@ def read_array(path: Path, key: str | None = None, split: Split = "train") -> np
         with open_zip(path) as archive:
             arrays = members(archive)
             return read_member(archive, arrays[_choose_key(path, list(arrays), key, split)])
-    except UserError:
-        raise
-    except DAMAGE as error:
-        raise UserError(
-            f"{path} is not a readable NumPy file: {str(error).rstrip('.')}. It may be truncated or "
-            "another format; save plain numeric arrays with np.save or np.savez."
-        ) from error
 
 
 def members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -104,14 +127,19 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
 
 def read_npy(file: IO[bytes], size: int) -> np.ndarray:
     """Return the array in a `.npy` file of `size` bytes, or raise ValueError."""
+    with _parsed():
+        _checked_header(file, size)
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+@contextmanager
+def _parsed() -> Iterator[None]:
+    """Raise ValueError for whatever NumPy raises of a damaged array."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
-            try:
-                _check_header(file, size)
-            except MemoryError as error:  # of Python's parser; the array itself may not fit, either
-                raise ValueError("its header does not parse") from error
-            return np.lib.format.read_array(file, allow_pickle=False)
+            yield
     except (*DAMAGE, SyntaxError, tokenize.TokenError) as error:
         reason = str(error)
         if "Object arrays" in reason:
@@ -123,8 +151,8 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
         raise ValueError(brief(reason, 200)[1:-1]) from error
 
 
-def _check_header(file: IO[bytes], size: int) -> None:
-    """Raise if an array claims more than the `size` bytes of its file.
+def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape of an array, whether it lies by columns, and its type; raise if it claims more than its file has.
 
     NumPy reserves what the header claims before it reads.
     """
@@ -132,7 +160,10 @@ def _check_header(file: IO[bytes], size: int) -> None:
     # Version 3 differs from 2 in the encoding of names.
     first = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    try:
+        shape, by_columns, dtype = read(file)
+    except MemoryError as error:  # of Python's parser; the array itself may not fit, either
+        raise ValueError("its header does not parse") from error
     if len(shape) > _MAX_RANK or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"its header claims the shape {brief(shape)}")
     if dtype.hasobject:
@@ -140,12 +171,12 @@ def _check_header(file: IO[bytes], size: int) -> None:
     if dtype.fields is not None or dtype.subdtype is not None or not dtype.itemsize:
         raise ValueError(f"it holds {brief(str(dtype))}, expected an array of plain numbers")
     claimed = math.prod(shape) * dtype.itemsize
-    if claimed > size:
+    if claimed > size - file.tell():
         raise ValueError(
             f"its header claims {dtype} numbers of shape {brief(shape)}, {claimed / 1e9:.3g} GB, but the "
             f"file holds {size / 1e9:.3g} GB"
         )
-    file.seek(0)
+    return shape, by_columns, dtype
 
 
 def _choose_key(path: Path, keys: list[str], key: str | None, split: Split) -> str:

@@ -1,13 +1,19 @@
 """Whether arrays are data that models can learn from, or what is wrong with them."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import UserError
+from .rows import Examples
 
 
-def checked(x: np.ndarray, source: str) -> np.ndarray:
-    """Return `x` as uint8 images [N, H, W, C] or float32 [N, ...], or raise, saying what is wrong."""
+def checked(x: Any, source: str) -> Any:
+    """Return `x` as uint8 images [N, H, W, C] or float32 [N, ...], or raise, saying what is wrong.
+
+    Examples on disk stay there.
+    """
     if x.dtype == np.bool_:
         x = x.astype(np.float32)
     if x.ndim < 2:
@@ -17,28 +23,35 @@ def checked(x: np.ndarray, source: str) -> np.ndarray:
         )
     if 0 in x.shape:
         raise UserError(f"{source} holds no data: its shape is {x.shape}. Check how it was saved.")
-    if x.dtype == np.uint8:
-        return x[..., None] if x.ndim == 3 else x
+    if hasattr(x, "layout") and x.survey.bad:
+        told = x.survey
+        raise _not_finite(told.bad, told.first_bad, told.largest, len(x), source)
+    if x.dtype == np.uint8 or hasattr(x, "layout"):
+        return x.reshape(*x.shape, 1) if x.ndim == 3 else x
     if not (np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)):
         raise UserError(
             f"{source} must hold real numbers, got dtype {x.dtype}; convert it to float32 or uint8."
         )
-    given = x
     with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    if bad.any():
-        first = np.flatnonzero(bad)
-        if np.isfinite(given).all():
-            raise UserError(
-                f"{source} holds numbers up to {np.abs(given).max():.3g}, more than float32 can (3.4e38), "
-                f"first in example {first[0]}; scale them."
-            )
-        raise UserError(
-            f"{source} holds NaN or infinite values in {len(first)} of {len(x)} examples "
-            f"(first at index {first[0]}); remove or impute them."
+        single = x.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(single.reshape(len(x), -1)).all(axis=1))
+    if len(bad):
+        largest = float(np.abs(x).max()) if np.isfinite(x).all() else None
+        raise _not_finite(len(bad), bad[0], largest, len(x), source)
+    return single.reshape(*x.shape, 1) if x.ndim == 3 else single
+
+
+def _not_finite(bad: int, first: int, largest: float | None, count: int, source: str) -> UserError:
+    """Return what to say of examples that are not finite; `largest` if they were so before they became float32."""
+    if largest is not None:
+        return UserError(
+            f"{source} holds numbers up to {largest:.3g}, more than float32 can (3.4e38), "
+            f"first in example {first}; scale them."
         )
-    return x[..., None] if x.ndim == 3 else x
+    return UserError(
+        f"{source} holds NaN or infinite values in {bad} of {count} examples "
+        f"(first at index {first}); remove or impute them."
+    )
 
 
 def checked_finite(made: ArrayLike) -> np.ndarray:
@@ -52,8 +65,15 @@ def checked_finite(made: ArrayLike) -> np.ndarray:
     return x
 
 
+def _range(x: Any) -> tuple[float, float]:
+    """Return the least and the largest number, which examples on disk know."""
+    if hasattr(x, "layout"):
+        return x.survey.low, x.survey.high
+    return float(x.min()), float(x.max())
+
+
 def trainable_on(
-    x: np.ndarray,
+    x: Examples,
     source: str,
     *,
     batch_size: int,
@@ -67,7 +87,7 @@ def trainable_on(
             f"{x.shape[1:]}; build the generator for that shape."
         )
     if output == "sigmoid" and x.dtype != np.uint8:
-        low, high = float(x.min()), float(x.max())
+        low, high = _range(x)
         if low < 0 or high > 1:
             raise UserError(
                 f"{source} has values from {low:.4g} to {high:.4g}, but the model makes values in "

@@ -13,20 +13,23 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Any
+from typing import Any, ParamSpec
+from zipfile import ZipFile
 
 import numpy as np
 
 from ..errors import UserError
 from .archives import DAMAGE, check_ratio, open_zip, unpacked
 from .arrays import Split
+from .decoding import Put, decoded
+from .rows import Examples
 
+P = ParamSpec("P")
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 # Whatever a file is called: of others, such as EPS, Pillow would start programs that it finds.
 _FORMATS = ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"]
@@ -36,11 +39,11 @@ KINDS = {1: "grey", 3: "RGB"}
 CELEBA = {"train": range(1, 162_771), "test": range(182_638, 202_600)}
 CELEBA_CROP, CELEBA_SIZE = 148, 64
 
-_MAX_GIGABYTES = 16
 _MAX_SIZE = 2**14  # pixels to a side; one image has 800 MB then
 # More than these is damage, or meant to exhaust memory: bytes of an image's file, pixels of an image,
 # pixels of those that are decoded at the same time, bytes of what a zip file says that it holds.
 _MAX_FILE, _MAX_PIXELS, _MAX_TOGETHER, _MAX_DIRECTORY = 2**28, 2**26, 2**24, 3 * 2**23
+_TOGETHER = 64  # images that are read at a time
 _ALWAYS = 2**30  # bytes that images may fill, however small their files are
 
 
@@ -69,7 +72,8 @@ def _turned(image: Any) -> bool:
 class Options:
     """What is asked of the data: `data.size`, `data.channels`, `data.limit` and `data.mixed`.
 
-    `say` is told what was done to images that nobody asked for.
+    `say` is told what was done to images that nobody asked for. What would fill more than `memory`
+    bytes stays on disk; None keeps everything in memory.
     """
 
     size: int | None = None
@@ -77,6 +81,7 @@ class Options:
     limit: int | None = None
     mixed: bool = False
     say: Callable[[str], None] = lambda _: None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("size", "limit"):
@@ -104,12 +109,22 @@ def image_names(names: Iterable[str]) -> list[str]:
 @contextmanager
 def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
     """Yield the names of the images below a folder or in a zip file, and what reads one of them."""
-    if path.is_dir():
+    with _opened(path) as (archive, content):
+        if archive is not None:
+            yield image_names(archive.namelist()), content
+            return
         tops = ((os.path.relpath(top, path), files) for top, _, files in os.walk(path))
         names = (os.path.join(top, file) for top, files in tops for file in files)
         plain = (name.replace(os.sep, "/").removeprefix("./") for name in names)
         found = [name for name in image_names(plain) if (path / name).is_file()]  # no pipes
-        yield found, lambda name: _whole(path / name)
+        yield found, content
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[ZipFile | None, Callable[[str], bytes]]]:
+    """Yield a zip file, or None for a folder, and what reads one of its files by name."""
+    if path.is_dir():
+        yield None, lambda name: _whole(path / name)
         return
     with ExitStack() as stack:
         try:
@@ -119,10 +134,7 @@ def image_files(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]
                 f"{path} is not a readable zip file ({error}); it is truncated, damaged or another "
                 "format. Get it again, or point to a folder of images."
             ) from error
-        yield (
-            image_names(archive.namelist()),
-            lambda name: unpacked(archive, archive.getinfo(name), _MAX_FILE),
-        )
+        yield archive, lambda name: unpacked(archive, archive.getinfo(name), _MAX_FILE)
 
 
 def _whole(path: Path) -> bytes:
@@ -132,7 +144,20 @@ def _whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_images(path: Path, options: Options) -> np.ndarray:
+def _quiet(read: Callable[P, Examples]) -> Callable[P, Examples]:
+    """Keep Pillow's warnings back: what is wrong is refused here, and what is converted is said."""
+
+    @wraps(read)
+    def quiet(*arguments: P.args, **named: P.kwargs) -> Examples:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read(*arguments, **named)
+
+    return quiet
+
+
+@_quiet
+def read_images(path: Path, options: Options) -> Examples:
     """Read every image below a folder or in a zip file, in name order, without unpacking it."""
     with image_files(path) as (names, content):
         if not names:
@@ -140,10 +165,11 @@ def read_images(path: Path, options: Options) -> np.ndarray:
                 f"{path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}); point to the folder "
                 "or zip file that does, or to a .npy or .npz file."
             )
-        return _read(path, names, content, options)
+        return decoded(Images(path, names, content, options), options.memory, options.say)
 
 
-def read_celeba(path: Path, split: Split, options: Options) -> np.ndarray:
+@_quiet
+def read_celeba(path: Path, split: Split, options: Options) -> Examples:
     """Read one split of img_align_celeba[.zip]: the central 148 x 148 pixels, resized to 64 x 64."""
     numbers = CELEBA[split]
     wanted = {f"{number:06}" for number in numbers}
@@ -156,121 +182,170 @@ def read_celeba(path: Path, split: Split, options: Options) -> np.ndarray:
                 "to have it read as it is."
             )
         options = replace(options, size=options.size or CELEBA_SIZE)
-        return _read(path, names, content, options, CELEBA_CROP)
+        images = Images(path, names, content, options, CELEBA_CROP)
+        return decoded(images, options.memory, options.say)
 
 
-def fitted(x: np.ndarray, source: str, options: Options) -> np.ndarray:
-    """Return `x` with the size and the channels that were asked for, or raise, saying why not."""
-    size, image = options.size, x.ndim == 4
-    if options.channels is not None:
-        if not image:
-            raise UserError(
-                f"{source} holds examples of shape {x.shape[1:]}, which are no images, so it has no "
-                f"{options.channels} channels; leave data.channels out (`--set data.channels=none`)."
-            )
-        _require_channels(x.shape[3], options.channels, source)
-    if size is None or (image and x.shape[1:3] == (size, size)):
-        return x
-    if not image or x.dtype != np.uint8 or x.shape[3] not in KINDS:
-        raise UserError(
-            f"{source} holds {x.dtype} examples of shape {x.shape[1:]}; only uint8 images, grey or "
-            f"RGB, are resized to data.size={size}. Resize it yourself, or leave data.size out "
-            "(`--set data.size=none`)."
-        )
-    from PIL import Image
+@dataclass
+class Seen:
+    """What was noticed of images, and the bytes of their files and of their pixels."""
 
-    shape = (len(x), size, size, x.shape[3])
-    _check_memory(source, shape)
+    noticed: Counter[str] = field(default_factory=Counter)
+    packed: int = 0
+    pixels: int = 0
 
-    def resized(i: int) -> np.ndarray:
-        image = Image.fromarray(x[i, ..., 0] if x.shape[3] == 1 else x[i])
-        return _pixels(image, size)
+    def count(self, packed: int, pixels: int) -> None:
+        """Add an image, or several; raise if few bytes have become absurdly many."""
+        self.packed, self.pixels = self.packed + packed, self.pixels + pixels
+        check_ratio(self.packed, self.pixels, _ALWAYS)
 
-    return _filled(shape, resized)
+    def report(self) -> dict[str, Any]:
+        """Return the same as JSON."""
+        return {"noticed": dict(self.noticed), "packed": self.packed, "pixels": self.pixels}
 
 
-def _quiet(read: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Keep Pillow's warnings back: what is wrong is refused here, and what is converted is said."""
+class Images:
+    """Images of a folder or zip file, which must share their channels and, unless they are resized, their size.
 
-    @wraps(read)
-    def quiet(*arguments: Any) -> np.ndarray:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return read(*arguments)
+    `first` is what the first one is like: its name, its extent and its channels.
+    """
 
-    return quiet
+    dtype = np.dtype(np.uint8)
 
+    def __init__(
+        self,
+        path: Path,
+        names: list[str],
+        content: Callable[[str], bytes],
+        options: Options,
+        crop: int | None = None,
+        first: tuple[str, tuple[int, int], int] | None = None,
+        alone: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.path, self.content, self.options, self.crop = path, content, options, crop
+        self.names = names[: options.limit]
+        self.alone = alone or Lock()  # large ones are decoded one at a time
+        self._so_far, self._heard = Seen(), Seen()
+        if first is None:
+            extent, pixels = self._decoded(self.names[0], 0, Seen(), content)
+            self._so_far = Seen()  # it is read again
+            shown = f"{path} (see {self.names[0][:300]})"
+            require_channels(pixels.shape[2], options.channels, shown)
+            first = self.names[0], extent, pixels.shape[2]
+            self.shape = (len(self.names), *pixels.shape)
+        self.first = first
 
-@_quiet
-def _read(
-    path: Path,
-    names: list[str],
-    content: Callable[[str], bytes],
-    options: Options,
-    crop: int | None = None,
-) -> np.ndarray:
-    """Decode `names`, which must share their channels and, unless they are resized, their size."""
-    from PIL import Image, ImageOps
+    @property
+    def what(self) -> str:
+        return f"{self.shape[0]:,} images of {self.path}"
 
-    names = names[: options.limit]
-    noticed: set[tuple[str, int]] = set()
-    alone, sizes = Lock(), np.zeros(2, int)  # of all files so far, and of their pixels
+    def made_of(self) -> Iterator[Any]:
+        """Return what the pixels are a function of: what to do with which files, and when those were written."""
+        from PIL import __version__
 
-    def decoded(i: int) -> tuple[tuple[int, int], np.ndarray]:
+        yield self.recipe(), str(self.path.resolve()), __version__
+        places = [self.path / name for name in self.names] if self.path.is_dir() else [self.path]
+        yield from self.names
+        for place in places:
+            found = place.stat()
+            yield found.st_size, found.st_mtime_ns
+
+    def recipe(self) -> dict[str, Any]:
+        """Return how another process makes the same."""
+        options = {"size": self.options.size, "mixed": self.options.mixed}
+        made = {"path": str(self.path), "options": options, "crop": self.crop, "first": self.first}
+        return {"kind": "images"} | made
+
+    @classmethod
+    @contextmanager
+    def made(cls, recipe: dict[str, Any], alone: Any) -> "Iterator[Images]":
+        """Yield what a recipe describes, in another process."""
+        path, (name, extent, channels) = Path(recipe["path"]), recipe["first"]
+        first = (name, tuple(extent), channels)
+        with _opened(path) as (_, content):
+            yield cls(path, [], content, Options(**recipe["options"]), recipe["crop"], first, alone)
+
+    def tasks(self) -> Iterator[dict[str, Any]]:
+        """Return what is read at a time; a task for each image would take longer than it."""
+        for start in range(0, len(self.names), _TOGETHER):
+            yield {"start": start, "names": self.names[start : start + _TOGETHER]}
+
+    def read(self, task: dict[str, Any], put: Put) -> dict[str, Any]:
+        """Decode the images of a task, and return what was noticed."""
+        seen = Seen()
+        for i, name in enumerate(task["names"], task["start"]):
+            put(i, self.alike(name, i, seen, self.content)[None])
+        return seen.report()
+
+    def heard(self, task: dict[str, Any], report: dict[str, Any]) -> None:
+        """Take note of what reading a task, here or elsewhere, noticed."""
+        self._heard.noticed.update(report["noticed"])
         try:
-            data = content(names[i])
+            self._heard.count(report["packed"], report["pixels"])
+        except ValueError as error:
+            last = task["start"] + len(task["names"]) - 1
+            raise self._unreadable(task["names"][-1], last, error) from error
+
+    def notes(self) -> list[str]:
+        """Return what was done to images that nobody asked for."""
+        of = f"of {self.shape[0]} images of {self.path}"
+        return [f"note: {count} {of} {what}" for what, count in sorted(self._heard.noticed.items())]
+
+    def _decoded(
+        self, name: str, i: int, seen: Seen, content: Callable[[str], bytes]
+    ) -> tuple[tuple[int, int], np.ndarray]:
+        from PIL import Image, ImageOps
+
+        try:
+            data = content(name)
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 area = math.prod(image.size)
                 if not 0 < area <= _MAX_PIXELS:
                     raise ValueError(
                         f"it has {image.width} x {image.height} pixels, expected 1 to {_MAX_PIXELS:,}"
                     )
-                with alone if area > _MAX_TOGETHER else nullcontext():
-                    noticed.update((w, i) for w, applies in _CONVERTED.items() if applies(image))
+                with self.alone if area > _MAX_TOGETHER else nullcontext():
+                    seen.noticed.update(
+                        what for what, applies in _CONVERTED.items() if applies(image)
+                    )
                     upright = ImageOps.exif_transpose(image) if _turned(image) else image
-                    pixels = _pixels(_eight_bit(upright), options.size, crop)
-            if options.size is None:  # what is resized is as large as was asked for
-                sizes[:] += len(data), pixels.nbytes
-                check_ratio(int(sizes[0]), int(sizes[1]), _ALWAYS)
+                    pixels = pixels_of(_eight_bit(upright), self.options.size, self.crop)
+            if self.options.size is None:  # what is resized is as large as was asked for
+                seen.count(len(data), pixels.nbytes)
+                self._so_far.count(len(data), pixels.nbytes)
             return upright.size, pixels
         except Exception as error:  # what Pillow raises depends on the format and the damage
-            reason = re.sub("<_io.*>", "its content", str(error))[:300]
-            raise UserError(
-                f"{path / names[i][:300]} cannot be read as an image ({reason}). Remove or repair it; "
-                f"{i} files before it were fine."
-            ) from error
+            raise self._unreadable(name, i, error) from error
 
-    extent, first = decoded(0)
-    _require_channels(first.shape[2], options.channels, f"{path} (see {names[0][:300]})")
-    _check_memory(str(path), (len(names), *first.shape))
+    def _unreadable(self, name: str, i: int, error: Exception) -> UserError:
+        reason = re.sub("<_io.*>", "its content", str(error))[:300]
+        return UserError(
+            f"{self.path / name[:300]} cannot be read as an image ({reason}). Remove or repair it; "
+            f"{i} files before it were fine."
+        )
 
-    resized = (
-        f"are not {extent[0]} x {extent[1]} pixels like {names[0][:300]}: all are cropped to squares and "
-        f"resized to {options.size} x {options.size}"
-    )
-
-    def alike(i: int) -> np.ndarray:
-        size, pixels = decoded(i)
+    def alike(self, name: str, i: int, seen: Seen, content: Callable[[str], bytes]) -> np.ndarray:
+        """Return the pixels of image `i`, if it belongs to the first one."""
+        (first, extent, channels), options = self.first, self.options
+        size, pixels = self._decoded(name, i, seen, content)
         if size != extent and not options.size:
             raise UserError(
-                f"{path / names[i][:300]} is {size[0]} x {size[1]} pixels, but {path / names[0][:300]} is "
+                f"{self.path / name[:300]} is {size[0]} x {size[1]} pixels, but {self.path / first[:300]} is "
                 f"{extent[0]} x {extent[1]}; images of a data set must have one size. If they belong "
                 "together, `--set data.size=N` crops and resizes each to a square."
             )
         if size != extent and not options.mixed:
-            noticed.add((resized, i))
-        if pixels.shape[2] != first.shape[2]:
+            seen.noticed[
+                f"are not {extent[0]} x {extent[1]} pixels like {first[:300]}: all are cropped to squares "
+                f"and resized to {options.size} x {options.size}"
+            ] += 1
+        if pixels.shape[2] != channels:
             raise UserError(
-                f"{path / names[i][:300]} is {KINDS[pixels.shape[2]]}, but {path / names[0][:300]} is "
-                f"{KINDS[first.shape[2]]}; images of a data set must all be grey or all be RGB. "
+                f"{self.path / name[:300]} is {KINDS[pixels.shape[2]]}, but {self.path / first[:300]} is "
+                f"{KINDS[channels]}; images of a data set must all be grey or all be RGB. "
                 "Convert or remove one kind."
             )
         return pixels
-
-    x = _filled((len(names), *first.shape), alike)
-    for what, count in sorted(Counter(what for what, _ in noticed).items()):
-        options.say(f"note: {count} of {len(names)} images of {path} {what}")
-    return x
 
 
 def _eight_bit(image: Any) -> Any:
@@ -285,7 +360,7 @@ def _eight_bit(image: Any) -> Any:
     return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
-def _pixels(image: Any, size: int | None, crop: int | None = None) -> np.ndarray:
+def pixels_of(image: Any, size: int | None, crop: int | None = None) -> np.ndarray:
     """Of a Pillow image, the central square (at most `crop` wide) at `size`; all of it if None."""
     from PIL import Image
 
@@ -299,31 +374,7 @@ def _pixels(image: Any, size: int | None, crop: int | None = None) -> np.ndarray
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _filled(shape: tuple[int, ...], example: Callable[[int], np.ndarray]) -> np.ndarray:
-    """uint8 examples, in threads (Pillow works without the GIL), straight to where they belong."""
-    x = np.empty(shape, np.uint8)
-    step = 64  # a task for each of 160,000 images would take more memory than time it saves
-
-    def fill(start: int) -> None:
-        for i in range(start, min(start + step, len(x))):
-            x[i] = example(i)
-
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        for _ in pool.map(fill, range(0, len(x), step)):
-            pass  # in order, so the first bad image is the one that is named
-    return x
-
-
-def _check_memory(source: str, shape: tuple[int, ...]) -> None:
-    """Raise if so many bytes of images are too many."""
-    if (gigabytes := math.prod(shape) / 1e9) > _MAX_GIGABYTES:
-        raise UserError(
-            f"{source} holds {shape[0]} images of shape {shape[1:]}, {gigabytes:.0f} GB in memory; "
-            "make them smaller with `--set data.size=N`, or take fewer with `--set data.limit=N`."
-        )
-
-
-def _require_channels(got: int, wanted: int | None, source: str) -> None:
+def require_channels(got: int, wanted: int | None, source: str) -> None:
     if wanted is None or got == wanted:
         return
     if got in KINDS:

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-
 from ..cache import cache_folder
 from ..errors import UserError
 from ..files import sha256
 from .arrays import Split, read_array, read_cifar, read_idx
 from .images import Options, image_files, read_celeba
 from .matlab import read_mat
+from .rows import Examples
 
-Reader = Callable[[Path, Split, Options], np.ndarray]
+Reader = Callable[[Path, Split, Options], Examples]
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Dataset:
         return None
 
 
-def _read_embedded(_: Path, split: Split, options: Options) -> np.ndarray:
+def _read_embedded(_: Path, split: Split, options: Options) -> Examples:
     if split == "test":
         raise UserError("mnist5k has training digits only; for test digits use `mnist`.")
     with resources.as_file(resources.files("kaem.data") / "mnist_5k.npz") as embedded:

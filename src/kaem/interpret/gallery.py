@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..data.arrays import Split
+from ..data.rows import Examples
 from ..data.sheets import is_image
 from ..errors import UserError
 from ..runs.folder import RunFolder
@@ -57,8 +58,8 @@ class Gallery:
     # What several figures show.
 
     @cached_property
-    def data(self) -> np.ndarray:
-        x = self.run.data(self.source, self.split)
+    def data(self) -> Examples:
+        x = self.run.data(self.source, self.split, on_disk=True)
         if x.shape[1:] != self.model.data_shape:
             raise UserError(
                 f"the model makes data of shape {self.model.data_shape}, but the data has examples of "

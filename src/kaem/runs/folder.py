@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from ..data import load as load_data
 from ..data.arrays import SPLIT_KEYS, Split
 from ..errors import UNREADABLE, UserError
@@ -105,15 +103,20 @@ class RunFolder:
         split: Split = "train",
         limit: int | None = None,
         say: Report = lambda _: None,
-    ) -> np.ndarray:
-        """Return what a trained model is compared with: its own data or `source`, read in the same way."""
+        on_disk: bool = False,
+    ) -> Any:
+        """Return what a trained model is compared with: its own data or `source`, read in the same way.
+
+        All of it is in memory, or with `on_disk` no more than in training.
+        """
         d = self.settings().data
         name, key = (d.name, d.key) if source is None else (source, None)
         if split == "test" and key in SPLIT_KEYS["train"]:
             key = None  # of the same file, what goes by the other split's name
         least = limit if split == "test" or d.limit is None else min(limit or d.limit, d.limit)
         options: Any = {"size": d.size, "channels": d.channels, "limit": least, "mixed": d.mixed}
-        return load_data(name, key, split, **options, say=say)
+        memory = d.memory_bytes if on_disk else None
+        return load_data(name, key, split, **options, say=say, memory=memory)
 
     def step(self) -> int:
         """Return the step of the model in this folder; 0 if there is none."""
@@ -216,9 +219,11 @@ class RunFolder:
 
 def identity(settings: dict[str, Any], data: dict[str, Any]) -> str:
     """Return a digest of what a run is: its data, and its settings but for those that resuming may change."""
-    free = {"training": "steps", "data": "name"}
+    free = {"training": ("steps",), "data": ("name", "memory")}
     fixed = {
-        section: {name: value for name, value in values.items() if name != free.get(section)}
+        section: {
+            name: value for name, value in values.items() if name not in free.get(section, ())
+        }
         for section, values in settings.items()
     }
     return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()

@@ -11,6 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from ..training.loop import updates
 from ..training.parameters import sizes as trained_sizes
@@ -61,7 +62,7 @@ def dry_run(
         "arrays": arrays,
         "memory_mib": {
             "state": state_bytes / 2**20,
-            "data": x.nbytes / 2**20,
+            "data": x.nbytes / 2**20 if isinstance(x, np.ndarray) else 0.0,  # or on disk
             "process_peak": peak_memory() / 2**20,
         },
         "compile_seconds": marks[-2] - began,

@@ -126,9 +126,13 @@ def resumed_settings(
 
 
 def repeated_settings(run: RunFolder, what: str, **changes: Any) -> Settings:
-    """Return the settings of a run that is asked for again; only its length may be another, and not less."""
+    """Return the settings of a run that is asked for again; only its length may be another, and not less.
+
+    And where its data are while it is trained, of which nothing that it learns depends.
+    """
     _check_what(run, what)
     asked, own = settings_of(what, **changes), run.settings()
+    own = replace(own, data=replace(own.data, memory=asked.data.memory))
     theirs, ours = (_flat(settings) for settings in (asked, own))
     if asked.training.steps > own.training.steps:
         own = replace(own, training=asked.training)

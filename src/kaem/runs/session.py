@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 
+from ..data.rows import Examples
 from ..data.sheets import is_image, sample_sheet, save_png
 from ..files import NotWritten, write_atomically
 from ..processes import any_of, together
@@ -74,7 +74,7 @@ class Session:
         self,
         run: RunFolder,
         settings: Settings,
-        x: np.ndarray,
+        x: Examples,
         begin: Callable[[], State],
         watcher: Watcher,
     ) -> None:

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from ..data import load as load_data
 from ..data.checks import trainable_on
+from ..data.rows import Examples
 from ..errors import UserError
 from ..files import digest, write_atomically
 from ..loading import read
@@ -34,14 +34,14 @@ from .session import Outcome, Session, Watcher, WritingSession
 
 def data_and_model(
     settings: Settings, start: Path | None = None, say: Report = lambda _: None
-) -> tuple[np.ndarray, Any]:
+) -> tuple[Examples, Any]:
     """Return the examples that settings name, and a model that can learn from them.
 
     The model is that of the file `start`, if it is there, or the untrained one of the settings.
     """
     d = settings.data
     options: Any = {"size": d.size, "channels": d.channels, "limit": d.limit, "mixed": d.mixed}
-    x = load_data(d.name, d.key, **options, say=say)
+    x = load_data(d.name, d.key, **options, say=say, memory=d.memory_bytes)
     model = first_model(settings, x.shape[1:], start)
     size = settings.training.batch_size
     trainable_on(x, d.name, batch_size=size, output=model.output, shape=model.data_shape)
@@ -205,7 +205,7 @@ class _First:
         self.watcher.say(f"resuming {run.path} at step {state.step} of {settings.training.steps}")
         return self.trained(run, settings, x, state)
 
-    def trained(self, run: RunFolder, settings: Settings, x: np.ndarray, state: State) -> Outcome:
+    def trained(self, run: RunFolder, settings: Settings, x: Examples, state: State) -> Outcome:
         """Train from `state`, together with the other processes if there are any."""
         start = run.start_file.read_bytes() if run.start_file.is_file() else b""
         self.others.introduce({"settings": settings.to_dict(), "data": run.record()["data"]}, start)
@@ -247,7 +247,7 @@ def _followed(path: Path) -> Outcome:
     return replace(outcome, run=RunFolder(path))
 
 
-def _begin(run: RunFolder, settings: Settings, x: np.ndarray) -> Callable[[], State]:
+def _begin(run: RunFolder, settings: Settings, x: Examples) -> Callable[[], State]:
     def begin() -> State:  # anew: what training began with may have been overwritten in memory
         model = first_model(settings, x.shape[1:], run.start_file)
         return initial_state(model, settings.plan(), len(x))
@@ -255,5 +255,6 @@ def _begin(run: RunFolder, settings: Settings, x: np.ndarray) -> Callable[[], St
     return begin
 
 
-def _fingerprint(x: np.ndarray) -> dict[str, Any]:
-    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": digest(x)}
+def _fingerprint(x: Any) -> dict[str, Any]:
+    known = x.survey.sha256 if hasattr(x, "layout") else digest(x)  # of the same bytes
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "sha256": known}

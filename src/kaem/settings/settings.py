@@ -50,11 +50,21 @@ class Data:
     """Where examples come from, and what is done to them."""
 
     name: str = "mnist"  # a registered name or a path
-    key: str | None = None  # which array of a .npz file
+    key: str | None = None  # which array of a .npz file, or column of Parquet
     limit: int | None = 50_000  # training examples used, the first ones
     size: int | None = None  # images are cropped and resized to size x size; None keeps theirs
     channels: int | None = None  # 1 (grey) or 3 (RGB); None takes what the data has
     mixed: bool = False  # images of a folder are meant to differ in size: no note says so
+    memory: int | None = 256  # MiB; larger data stay on disk in training, None keeps all in memory
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and self.memory < 0:
+            raise ValueError(f"data.memory must not be negative, or none, got {self.memory}.")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Return `memory` in bytes."""
+        return None if self.memory is None else self.memory * 2**20
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 Batches are put together on the host, by each process for its own devices, and given to the devices
 some updates at a time: data need not fit in the memory of a device, and a host reads only its share.
+Those of the next call are read by a thread while the devices work.
 """
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from ..data.rows import Examples
 from ..learning import AbstractLearner
 from ..methods import with_arguments
 from ..models import as_float
@@ -136,11 +139,13 @@ def _gradient(task: _Task, params: Any, memory: Any, step: Any, indices: Any, im
 class Dispatch:
     """Updates of one plan on one data set, many for each call of the compiled loop."""
 
-    def __init__(self, plan: Plan, data: np.ndarray) -> None:
+    def __init__(self, plan: Plan, data: Examples) -> None:
         self.plan, self.data = plan, data
         self.mesh = training_mesh(plan.learner.splits(plan.batch_size))
         bytes_each = plan.batch_size * data[:1].nbytes
         self.most = min(plan.log_every, max(1, _BYTES // bytes_each))  # updates in a call
+        self._reader = ThreadPoolExecutor(1, "batches")
+        self._ahead: tuple[int, int, Future[tuple[Array, Array]]] | None = None
 
     def _task(self, state: State) -> tuple[_Task, dict[str, Array]]:
         plan, trained = self.plan, parameters(state.model, self.plan.freeze)
@@ -160,6 +165,19 @@ class Dispatch:
         shape = (*chosen.shape, *data.shape[1:])
         return everywhere(chosen, self.mesh), spread(lambda at: data[chosen[at]], shape, self.mesh)
 
+    def _read(self, start: int, stop: int) -> tuple[Array, Array]:
+        """Return what `_batches` does, which may have been read already."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == start and stop <= ahead[1]:
+            return ahead[2].result()  # if of more updates, those are not made
+        return self._batches(start, stop)
+
+    def _read_ahead(self, start: int, count: int) -> None:
+        """Begin to read for the call after this one, which makes about as many updates, or somewhat more."""
+        stop = min(start + min(2 * count, self.most), self.plan.steps)
+        if start < stop:
+            self._ahead = start, stop, self._reader.submit(self._batches, start, stop)
+
     def __call__(self, state: State, stop: int) -> State:
         """Return the state at step `stop`, with sums of what was seen; raise if training diverges."""
         while state.step < stop:
@@ -177,7 +195,8 @@ class Dispatch:
         held, sums, numbers = everywhere(
             (held, sums, (jnp.int32(state.step), jnp.int32(count))), self.mesh
         )
-        fixed = (task, *self._batches(state.step, stop), *numbers)
+        fixed = (task, *self._read(state.step, stop), *numbers)
+        self._read_ahead(stop, count)
         done, (changed, optimiser, memory), sums, finite = here(_run(fixed, held, sums))
         new = replace(
             state,

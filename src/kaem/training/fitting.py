@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ..data.checks import checked, trainable_on
+from ..data.rows import Examples
 from ..learning import AbstractLearner
 from ..models import AbstractModel, as_float
 from .augmentation import Augmentation
@@ -38,7 +39,7 @@ class _Validation:
     Every log step uses the same random numbers. Persistent chains have latents of their own here.
     """
 
-    def __init__(self, x: np.ndarray, plan: Plan, model: Any) -> None:
+    def __init__(self, x: Examples, plan: Plan, model: Any) -> None:
         self.x, self.learner, self.size = x, plan.learner, min(plan.batch_size, len(x))
         self.key = plan.keyed(4)
         self.memory = self.learner.memory(model, len(x), self.key)
@@ -60,7 +61,7 @@ class _Validation:
 
 def fit(
     model: AbstractModel,
-    x: np.ndarray,
+    x: Examples,
     *,
     key: PRNGKeyArray,
     learner: AbstractLearner | None = None,
@@ -72,10 +73,10 @@ def fit(
     freeze: Where | None = None,
     log_every: int = 50,
     precision: str = "float32",
-    validation: np.ndarray | None = None,
+    validation: Examples | None = None,
     callback: Callable[[dict[str, Any], Any], bool | None] | None = None,
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """Train `model` on examples `x` [n, *data_shape] in memory.
+    """Train `model` on examples `x` [n, *data_shape], in memory or as `kaem.data.load(..., memory=...)` has them.
 
     Returns the model, ready to sample, and one record for each log step. `kaem.train` does the same,
     by the same code, with a run folder, checkpoints and progress: the same objects, data and key give
@@ -148,9 +149,9 @@ def _selects(freeze: Any, model: AbstractModel) -> bool:
     return callable(freeze) and any(id(leaf) in own for leaf in jax.tree.leaves(freeze(model)))
 
 
-def _examples(x: Any, name: str, model: AbstractModel, batch_size: int) -> np.ndarray:
-    """Return data that the model can learn from, or say what is wrong."""
-    given = np.asarray(x)
+def _examples(x: Any, name: str, model: AbstractModel, batch_size: int) -> Examples:
+    """Return data that the model can learn from, or say what is wrong; on disk it stays there."""
+    given = x if hasattr(x, "layout") else np.asarray(x)
     found = checked(given, name)
     if given.shape[1:] == model.data_shape:  # [n, H, W] may be images without channels, or not
         found = found.reshape(given.shape)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..data.rows import Examples
 from ..models import AbstractModel, as_float
 from ..processes import agreed
 from .dispatch import Dispatch
@@ -35,7 +36,7 @@ class Boundary:
     notes: tuple[str, ...] = ()
 
 
-def _aligned(state: State, data: np.ndarray, plan: Plan) -> tuple[State, list[str]]:
+def _aligned(state: State, data: Examples, plan: Plan) -> tuple[State, list[str]]:
     """Return the state with its prior where the latents of some examples are, or why it stays.
 
     The averaged weights say where; they and the trained ones then move alike.
@@ -68,7 +69,7 @@ def _too_few(model: AbstractModel, examples: int) -> list[str]:
     ]
 
 
-def _focused(state: State, data: np.ndarray, plan: Plan) -> State:
+def _focused(state: State, data: Examples, plan: Plan) -> State:
     """Return the state with the lens that suits what the model makes of examples."""
     key = jax.random.fold_in(plan.keyed(6), state.step)
     some = np.asarray(jax.random.permutation(key, len(data)))[: plan.upkeep.focused_examples]
@@ -76,7 +77,7 @@ def _focused(state: State, data: np.ndarray, plan: Plan) -> State:
     return replace(state, model=eqx.tree_at(lambda model: model.lens, state.model, lens))
 
 
-def updates(state: State, data: np.ndarray, plan: Plan) -> Iterator[Boundary]:
+def updates(state: State, data: Examples, plan: Plan) -> Iterator[Boundary]:
     """Train from `state` to the plan's last step, yielding at every boundary.
 
     A yielded state is valid until the next one is asked for: its buffers are then donated.
