@@ -13,6 +13,13 @@ COUNT = 37
 X = np.random.default_rng(0).integers(0, 256, (COUNT, 3, 2), np.uint8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "a.npy"
