@@ -128,6 +128,33 @@ def spread(part: Callable[[Any], np.ndarray], shape: tuple[int, ...], mesh: Mesh
     return jax.make_array_from_callback(shape, sharding, lambda index: part((index or ())[:2]))
 
 
+def apart(rows: Any, mesh: Mesh | None) -> Array:
+    """Put an array [n, ...] on the devices of `mesh`, with an equal share of its rows on each; `whole` undoes it."""
+    if mesh is None:
+        return jnp.asarray(rows)
+    value = np.asarray(rows)
+    margin = [(0, -len(value) % mesh.size)] + [(0, 0)] * (value.ndim - 1)
+    padded = np.pad(value, margin)
+    sharding = NamedSharding(mesh, SPLIT)
+    return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+
+
+def kept_apart(rows: Array, mesh: Mesh | None) -> Array:
+    """Return rows that were put `apart`, and were changed within compiled code, where they are to stay."""
+    if mesh is None:
+        return rows
+    return jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, SPLIT))
+
+
+def whole(rows: Array, n: int) -> Array:
+    """Return the `n` rows that were put `apart`, as an array of this process."""
+    if not rows.is_fully_addressable:
+        from jax.experimental.multihost_utils import process_allgather
+
+        return jnp.asarray(process_allgather(rows, tiled=True)[:n])
+    return rows[:n] if len(rows) > n else rows
+
+
 def here(tree: Any) -> Any:
     """Return arrays that all processes hold alike as arrays of this one."""
     if jax.process_count() == 1:

@@ -20,7 +20,19 @@ from ..data.rows import Examples
 from ..learning import AbstractLearner
 from ..methods import with_arguments
 from ..models import as_float
-from ..parallel import SPLIT, WHOLE, average, everywhere, here, over_batch, spread, training_mesh
+from ..parallel import (
+    SPLIT,
+    WHOLE,
+    apart,
+    average,
+    everywhere,
+    here,
+    kept_apart,
+    over_batch,
+    spread,
+    training_mesh,
+    whole,
+)
 from .augmentation import Augmentation
 from .parameters import parameters, with_parameters, without
 from .plan import Plan, State, TrainingDiverged
@@ -112,7 +124,8 @@ class _Task(eqx.Module):
         params, optimiser = jax.lax.cond(finite, apply, lambda *same: same, params, optimiser)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), kept, mine)
         if "chains" in memory:
-            kept["chains"] = memory["chains"].at[indices[i]].set(kept["chains"])
+            changed = memory["chains"].at[indices[i]].set(kept["chains"])
+            kept["chains"] = kept_apart(changed, self.mesh)
         totals = jax.tree.map(lambda sum, new: jnp.where(finite, sum + new, sum), totals, info)
         return i + finite, (params, optimiser, kept), totals, finite
 
@@ -157,6 +170,13 @@ class Dispatch:
         how = (rest, learner, plan.transform, plan.augmentation, self.mesh, plan.halved)
         return _Task(*how, *numbers), trained
 
+    def _remembered(self, state: State) -> dict[str, Array]:
+        """Return the learner's memory on the devices: of the chains, a share of the examples on each."""
+        return {
+            name: (apart if name == "chains" else everywhere)(value, self.mesh)
+            for name, value in state.memory.items()
+        }
+
     def _batches(self, start: int, stop: int) -> tuple[Array, Array]:
         """Return which examples the updates see, and the examples, for as many updates as a call may make."""
         plan, data = self.plan, self.data
@@ -191,19 +211,23 @@ class Dispatch:
         names = ("loss", *self.plan.learner.info_names)
         sums = {name: jnp.asarray(state.sums.get(name, 0.0), float) for name in names}
         # Where the results will be: a second placement would mean a second compilation.
-        held = (trained, state.optimiser, state.memory)
         held, sums, numbers = everywhere(
-            (held, sums, (jnp.int32(state.step), jnp.int32(count))), self.mesh
+            ((trained, state.optimiser), sums, (jnp.int32(state.step), jnp.int32(count))), self.mesh
         )
+        held = (*held, self._remembered(state))
         fixed = (task, *self._read(state.step, stop), *numbers)
         self._read_ahead(stop, count)
-        done, (changed, optimiser, memory), sums, finite = here(_run(fixed, held, sums))
+        done, (changed, optimiser, memory), sums, finite = _run(fixed, held, sums)
+        done, changed, optimiser, sums, finite = here((done, changed, optimiser, sums, finite))
         new = replace(
             state,
             step=state.step + int(done),
             model=with_parameters(without(state.model, trained), changed),
             optimiser=optimiser,
-            memory=memory,
+            memory={
+                name: whole(value, len(self.data)) if name == "chains" else here(value)
+                for name, value in memory.items()
+            },
             sums={name: float(total) for name, total in sums.items()},
         )
         if not finite:
@@ -213,9 +237,11 @@ class Dispatch:
     def divergence(self, state: State) -> TrainingDiverged:
         """Return why the update after `state` failed: lost chains, or the first tensor that is not finite."""
         task, trained = self._task(state)
-        params, memory, step = everywhere((trained, state.memory, jnp.int32(state.step)), self.mesh)
+        params, step = everywhere((trained, jnp.int32(state.step)), self.mesh)
+        memory = self._remembered(state)
         indices, batches = self._batches(state.step, state.step + 1)
-        info, _, grads = here(_gradient(task, params, memory, step, indices[0], batches[0]))
+        info, _, grads = _gradient(task, params, memory, step, indices[0], batches[0])
+        info, grads = here((info, grads))
         tensor = "the sum of the gradients"
         for name, leaf in reversed(grads.items()):
             if not np.isfinite(leaf).all():
