@@ -79,6 +79,30 @@ def operations(settings, shape):
     return 3 * (decoder + encoder)
 
 
+def estimate(settings, shape):
+    """The same as JAX estimates it, for learners without loops, which it would count once."""
+    import equinox as eqx
+    import jax
+
+    from kaem.training.parameters import parameters, with_parameters, without
+    from kaem.training.plan import initial_state
+
+    if settings.kinds["learner"] != "encoder":
+        return None
+    plan, batch = settings.plan(), settings.training.batch_size
+    state = initial_state(settings.model(shape), plan, batch)
+    trained = parameters(state.model, None)
+    arrays, static = eqx.partition(without(state.model, trained), eqx.is_array)
+
+    def loss(trained, arrays, x, key, memory):
+        model = with_parameters(eqx.combine(arrays, static), trained)
+        return plan.learner.objective(model, x, key, memory, 0.5)[0]
+
+    x = jax.ShapeDtypeStruct((batch, *shape), "float32")
+    lowered = jax.jit(jax.grad(loss)).lower(trained, arrays, x, jax.random.key(0), state.memory)
+    return lowered.cost_analysis()["flops"] / batch
+
+
 def ring_seconds(size, devices, link):
     """Seconds that a ring all-reduce takes: 2 (N - 1) messages of an Nth of the bytes."""
     bandwidth, latency = LINKS[link]
@@ -122,6 +146,7 @@ def measure_bytes(presets):
             "parameters": count,
             "bytes_over_4_parameters": total / (4 * count),
             "flop_per_example": flops,
+            "flop_per_example_by_jax": estimate(preset(name), shape),
             "least_batch": {
                 speed: {
                     link: {str(n): least_batch(total, flops, n, link, speed) for n in DEVICES}
