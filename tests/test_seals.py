@@ -31,7 +31,8 @@ def damages(data, number):
         yield data[: int(rng.integers(len(data)))]
 
 
-def test_every_altered_byte_of_a_checkpoint_is_noticed(tmp_path):
+@pytest.mark.parametrize("number", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_every_altered_byte_of_a_checkpoint_is_noticed(tmp_path, number):
     settings, x = tiny(), images()
     state = fresh(settings, x)
     for step in (10, 20):
@@ -39,7 +40,7 @@ def test_every_altered_byte_of_a_checkpoint_is_noticed(tmp_path):
         checkpoint.write(tmp_path, state, keep=2, run="this")
     file = tmp_path / "00000020" / "state.safetensors"
     good = file.read_bytes()
-    for altered in damages(good, 200):
+    for altered in damages(good, number):
         file.write_bytes(altered)
         restored, (note,) = checkpoint.read(tmp_path, state, "this")
         assert restored.step == 10
