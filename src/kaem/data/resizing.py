@@ -35,7 +35,9 @@ def fitted(x: Examples, source: str, options: Options) -> Examples:
             f"RGB, are resized to data.size={size}. Resize it yourself, or leave data.size out "
             "(`--set data.size=none`)."
         )
-    return decoded(Arrays(x, source, size, getattr(x, "layout", None)), options.memory, options.say)
+    layout = getattr(x, "layout", None)
+    most = None if layout is None else options.memory  # other processes see files, and no arrays
+    return decoded(Arrays(x, source, size, layout), most, options.say)
 
 
 def in_rows(layout: Layout, options: Options) -> Examples:
