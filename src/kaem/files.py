@@ -26,7 +26,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)  # not to write through a link that somebody put there
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -128,10 +129,19 @@ def sealed(data: bytes) -> bytes:
     return _with_digest(blank, _BLANK, hashlib.sha256(blank).hexdigest())
 
 
+_MAX_HEADER = 2**23  # bytes; that of a model with a thousand arrays has a tenth
+
+
 def check_seal(path: str | os.PathLike[str]) -> None:
     """Raise if a safetensors file is not what `sealed` made of it; those of older versions have no digest."""
+    if not Path(path).is_file():  # reading a pipe may never end
+        raise ValueError("it is not a file")
     with open(path, "rb") as file:
         length = file.read(8)
+        if (size := int.from_bytes(length, "little")) > _MAX_HEADER:
+            raise ValueError(
+                f"its header has {size / 1e6:,.0f} MB, expected at most {_MAX_HEADER / 1e6:,.0f}"
+            )
         text = file.read(min(int.from_bytes(length, "little"), os.fstat(file.fileno()).st_size))
         header = json.loads(text)
         notes = header.get("__metadata__", {}) if isinstance(header, dict) else {}

@@ -28,8 +28,16 @@ def connect(address: str | None, processes: int | None = None, process: int | No
     **Arguments:** `address` is the HOST:PORT of the first process; `processes` is how many there are,
     and `process` which one this is, from 0.
     """
+    bind = None
+    if address is not None and process == 0:
+        host, _, port = address.rpartition(":")
+        local = host in ("127.0.0.1", "localhost")
+        bind = f"127.0.0.1:{port}" if local else None  # else from other machines, too
+        _check_free(int(port))
     try:
-        jax.distributed.initialize(address, processes, process, initialization_timeout=120)
+        jax.distributed.initialize(
+            address, processes, process, initialization_timeout=120, coordinator_bind_address=bind
+        )
     except (RuntimeError, ValueError) as error:
         if address is None and "coordinator_address should be defined" in str(error):
             return False
@@ -40,6 +48,19 @@ def connect(address: str | None, processes: int | None = None, process: int | No
             "Open MPI, and on TPUs, give nothing."
         ) from error
     return jax.process_count() > 1
+
+
+def _check_free(port: int) -> None:
+    """Raise if something listens at a port already: the runtime would crash."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} of this machine cannot be used ({error.strerror}); choose another one for all "
+                "processes."
+            ) from error
 
 
 def disconnect() -> None:

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     result = {"list": _list, "check": _check, "fetch": _fetch}[options.action](options)
     if not options.json:
         for name, entry in result.items():
-            print(f"{name:<14} {entry['status']:<11} {printable(entry['detail'])}")
+            print(f"{printable(name):<14} {entry['status']:<11} {printable(entry['detail'])}")
     return result
 
 

@@ -42,14 +42,14 @@ def stored(source: "Source", say: Callable[[str], None]) -> Rows:
     from filelock import FileLock
 
     key = _key([*source.made_of(), source.shape, str(source.dtype)])
-    found = _opened(key)
+    found = _opened(key, source)
     if found is None:
         place = _place(key)
         with _locked(FileLock(place.with_suffix(".lock"), fallback_to_soft=False), place, say):
-            found = _opened(key)  # by whoever had the lock before
+            found = _opened(key, source)  # by whoever had the lock before
             if found is None:
                 _decode(source, place, say)
-                found = _opened(key)
+                found = _opened(key, source)
         if found is None:
             raise UserError(
                 f"{place} was removed while it was read. See who did that, and try again."
@@ -107,18 +107,22 @@ def _note(place: Path) -> tuple[Survey, list[str]] | None:
         return None
 
 
-def _opened(key: str) -> tuple[Rows, list[str]] | None:
+def _opened(key: str, source: "Source") -> tuple[Rows, list[str]] | None:
     """Return a data set of the folder, and what is to be said of it, if it is there and whole."""
     place = _place(key)
     known = _note(place)
     if known is None:
         return None
     try:
+        if not place.is_file():
+            return None
         with open(place, "rb") as file:
             np.lib.format.read_magic(file)
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
             offset = file.tell()
             size = os.fstat(file.fileno()).st_size
+        if (shape, dtype) != (tuple(source.shape), source.dtype):
+            return None
         if size != offset + math.prod(shape) * dtype.itemsize:
             return None
         return Rows(Layout(str(place), shape, dtype.str, offset), known[0]), known[1]

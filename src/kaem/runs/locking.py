@@ -21,6 +21,10 @@ def writing(run: RunFolder) -> Iterator[None]:
     lock = FileLock(run.lock_file, timeout=0, fallback_to_soft=False)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
+        if run.lock_file.exists() and run.lock_file.stat().st_nlink > 1:
+            raise UserError(
+                f"{run.lock_file} is another name of a file elsewhere, which locking would empty; remove it."
+            )
         lock.acquire()
     except Timeout as error:
         raise UserError(

@@ -48,6 +48,12 @@ def _formed(template: State, header: dict[str, str]) -> State:
     """Return a state as a header describes it, with the arrays of `template`."""
     step = int(header["step"])
     between = json.loads(header.get("loop", json.dumps({"logged": step})))  # older ones: none
+    sums, logged, rates = between.get("sums", {}), between.get("logged"), between.get("rates", 1.0)
+    sound = isinstance(sums, dict) and all(type(total) in (int, float) for total in sums.values())
+    if not sound or not (type(logged) is int and 0 <= logged <= step):
+        raise ValueError("what it says of the steps since the last record makes no sense")
+    if type(rates) not in (int, float) or not 0 < rates <= 1:
+        raise ValueError("what it says of the learning rates makes no sense")
     return replace(template, step=step, model=template.model.with_form(header), **between)
 
 
