@@ -81,6 +81,7 @@ def test_two_processes_stop_together_and_one_goes_on(tmp_path):
     [
         (["--distributed", "somewhere"], "HOST:PORT of process 0"),
         (["--distributed", "localhost:99999"], "HOST:PORT of process 0"),
+        (["--distributed", "localhost:²"], "HOST:PORT of process 0"),
         (["--distributed", "localhost:9999"], "needs --processes N"),
         (["--processes", "2"], "belong to --distributed"),
         (

@@ -51,7 +51,9 @@ def _resume(text: str) -> str:
 
 def _where(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if text not in ("auto", "off") and not (host and port.isdigit() and 0 < int(port) < 2**16):
+    if text not in ("auto", "off") and not (
+        host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
+    ):
         expected = "--distributed takes auto, off, or HOST:PORT of process 0"
         raise argparse.ArgumentTypeError(f"{expected}, got {text!r}")
     return text
